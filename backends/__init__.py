@@ -1,0 +1,1 @@
+"""Where logs are stored: one narrow protocol (``base``) and its implementations."""

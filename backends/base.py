@@ -1,0 +1,274 @@
+"""The narrow protocol that the store drives.
+
+The store decides *when* something is written and in what order; a backend knows
+*where* and *how*.  Nothing in the store knows about files, so SQLite, PostgreSQL
+or an object store can follow by implementing :class:`Backend` and :class:`Writer`
+and passing the contract suite.
+
+All methods are coroutines.  A backend does its blocking work through
+:func:`sessionstore.settle.settle`, one worker call per operation, so that the
+event loop is never blocked and a cancelled caller still waits for a write in
+progress.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from sessionstore.events import Event
+    from sessionstore.header import Header
+    from sessionstore.recovery.plan import RepairPlan
+    from sessionstore.recovery.scan import ScanResult
+
+__all__ = [
+    "ANY",
+    "AnyCwd",
+    "Backend",
+    "Batch",
+    "Page",
+    "RepairReport",
+    "SessionInfo",
+    "SessionStatus",
+    "Stored",
+    "TrashEntry",
+    "Writer",
+    "WriterPresence",
+]
+
+WriterPresence = Literal["live", "none", "unknown"]
+SessionStatus = Literal["ok", "live", "damaged", "unsupported", "unreadable", "empty"]
+
+
+class AnyCwd:
+    """The type of :data:`ANY`: a listing that does not filter by working directory (``None`` means "has no cwd")."""
+
+    def __repr__(self) -> str:
+        return "ANY"
+
+
+ANY = AnyCwd()
+
+
+class Batch(Struct, frozen=True):
+    """Consecutive events to be written together.
+
+    ``parts`` hold storage lines without their newline.  Each part is one write of
+    its own, and everything before it is on the disk before it is written: a
+    ``turn/end`` is always the first line of its part, so that one found on disk
+    proves that all bytes before it were durable.
+
+    ``whole()`` yields the storage lines of the session from seq 0 to ``next_seq``,
+    for a log that has to be published again because its file vanished.
+    """
+
+    first_seq: int
+    next_seq: int
+    parts: tuple[tuple[bytes, ...], ...]
+    whole: Callable[[], Iterable[bytes]]
+
+
+class Stored(Struct):
+    """What a backend read of one session.
+
+    ``torn`` is the backend's own note of what has to be cut (``None``: nothing); the store hands it back
+    to :meth:`Writer.repair` unlooked at.  ``location`` says where, for messages.  ``revision`` changes
+    whenever the stored log does.
+    """
+
+    scan: ScanResult
+    torn: object | None
+    location: str | None
+    writer: WriterPresence
+    revision: object
+
+
+class RepairReport(Struct, frozen=True):
+    """What a resume changed: shown to the user by the host.
+
+    ``cut_bytes`` bytes from byte ``cut_at`` on were cut; ``quarantine`` is where they are kept (``None`` when
+    they were blank or nothing was cut); ``closers`` are the synthetic events appended; ``intact_after`` counts
+    intact events that stood behind the cut.
+    """
+
+    cut_at: int | None = None
+    cut_bytes: int = 0
+    quarantine: str | None = None
+    closers: tuple[Event, ...] = ()
+    intact_after: int = 0
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything on the disk was changed."""
+        return self.cut_at is not None or bool(self.closers)
+
+
+class SessionInfo(Struct, frozen=True, kw_only=True):
+    """One row of a listing, from header and tail alone.
+
+    ``created_at`` and ``last_time`` are epoch ms; ``approximate`` says that ``last_time`` is the storage's
+    modification time because the last event was out of reach; ``bytes`` is the stored size.  ``title``,
+    ``turns`` and ``events`` come from a rebuildable index and are ``None`` where there is none.
+    ``detail`` explains a status other than ``ok`` and ``live``.
+    """
+
+    id: str
+    status: SessionStatus
+    cwd: str | None = None
+    created_at: int | None = None
+    last_time: int | None = None
+    bytes: int = 0
+    approximate: bool = False
+    title: str | None = None
+    turns: int | None = None
+    events: int | None = None
+    detail: str | None = None
+    location: str | None = None
+
+
+class Page(Struct, frozen=True):
+    """Rows, newest activity first; ``next`` is passed as ``after`` to get the following page (``None``: the last)."""
+
+    sessions: tuple[SessionInfo, ...]
+    next: tuple[int, str] | None = None
+
+
+class TrashEntry(Struct, frozen=True):
+    """A deleted session: ``key`` names it for ``restore``, ``deleted_at`` is epoch ms, ``location`` where it lies."""
+
+    key: str
+    id: str
+    deleted_at: int
+    bytes: int
+    location: str | None = None
+
+
+class Writer(Protocol):
+    """The writing side of one session.  Calls never overlap; the store sees to it."""
+
+    async def append(self, batch: Batch, *, sync: bool) -> None:
+        """Write *batch*, all or nothing; with *sync* it is durable on return.
+
+        The first append of a new session takes the lock and publishes header and batch so that both become
+        visible at once, never overwriting anything.
+
+        On an error the stored log is back at its durable length, or will be put back there before the next
+        write; the same batch may then be given again.
+
+        Raises:
+            SessionExistsError: the id was published by somebody else meanwhile.
+            SessionLockedError: somebody else holds the session.
+            ConcurrentWriteError: the stored log is not as this writer left it.
+            StorageError: the storage refused (an :class:`ExceptionGroup` of two when putting it back failed too).
+        """
+        ...
+
+    async def sync(self) -> None:
+        """Make everything appended with ``sync=False`` durable.  Raises as :meth:`append`."""
+        ...
+
+    async def repair(self, stored: Stored, plan: RepairPlan) -> RepairReport:
+        """Carry out *plan*: keep the cut bytes aside, cut, append the closers; durable on return.
+
+        Raises:
+            StorageError: nothing was changed, or a repeat will finish the job.
+        """
+        ...
+
+    def append_now(self, batch: Batch) -> None:
+        """Write *batch* without an event loop: the last act of an interpreter that exits.  Raises as append."""
+        ...
+
+    async def close(self) -> None:
+        """Release the lock and every descriptor.  Idempotent."""
+        ...
+
+    def after_fork(self) -> None:
+        """Called in a forked child: drop inherited descriptors without releasing the parent's lock."""
+        ...
+
+
+class Backend(Protocol):
+    """A place where sessions are stored.  Ids are any non-empty str; no id reaches outside the backend's own place."""
+
+    async def prepare(self, header: Header) -> None:
+        """Check early that *header*'s session could be created; write nothing.
+
+        Raises:
+            SessionExistsError: the id is taken (in any project).
+            StorageError: the place cannot be written.
+        """
+        ...
+
+    def writer(self, header: Header) -> Writer:
+        """A writer for a session that is not stored yet.  No I/O."""
+        ...
+
+    async def open(self, session_id: str) -> tuple[Writer, Stored]:
+        """Take the lock of a stored session, then read it.  On any error the lock is released again.
+
+        Raises:
+            SessionNotFoundError, DuplicateSessionError, SessionLockedError, StorageError.
+        """
+        ...
+
+    async def read(self, session_id: str) -> Stored:
+        """Read a stored session without lock and without writing.
+
+        With a live writer an unterminated tail is no finding.
+
+        Raises:
+            SessionNotFoundError, DuplicateSessionError, StorageError.
+        """
+        ...
+
+    async def read_from(self, session_id: str, seq: int) -> Sequence[Event]:
+        """The stored events with ``event.seq >= seq``; empty past the end.  Raises as :meth:`read`."""
+        ...
+
+    async def list(
+        self, *, cwd: str | None | AnyCwd = ANY, limit: int | None = None, after: tuple[int, str] | None = None
+    ) -> Page:
+        """One page of sessions, newest activity first.  A bad session is a row with a status, never an exception."""
+        ...
+
+    async def delete(self, session_id: str) -> TrashEntry:
+        """Move a session to the trash.
+
+        Raises:
+            SessionNotFoundError, SessionLockedError (somebody holds it), StorageError.
+        """
+        ...
+
+    async def trash(self) -> Sequence[TrashEntry]:
+        """What the trash holds, newest first."""
+        ...
+
+    async def restore(self, entry: TrashEntry) -> None:
+        """Bring a deleted session back.
+
+        Raises:
+            SessionNotFoundError: not in the trash (any more).
+            SessionExistsError: a session of that id is stored again.
+        """
+        ...
+
+    async def empty_trash(self) -> int:
+        """Remove everything in the trash for good; the number of sessions removed."""
+        ...
+
+    def locate(self, session_id: str, cwd: str | None) -> str | None:
+        """Where the session is, or would be, stored (a path for files); ``None`` when there is no such thing."""
+        ...
+
+    async def write_index(self, session_id: str, *, title: str | None, turns: int, events: int) -> None:
+        """Note what a listing may show beside header and tail.  Never needed, never trusted; errors are swallowed."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release what the backend itself holds.  Idempotent."""
+        ...

@@ -1,0 +1,1 @@
+"""Sessions as files: one append-only file of JSON lines each."""

@@ -1,0 +1,1 @@
+"""A durable, event-sourced session store for CLI agents."""
