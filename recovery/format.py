@@ -1,0 +1,39 @@
+"""Names and limits of the log format (version 0): the only place where they are written down."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "FORMAT_VERSION",
+    "HEADER_TYPE",
+    "MAX_BATCH_TEXT",
+    "MAX_EVENT_BYTES",
+    "MAX_LINE",
+    "MAX_SAFE",
+    "RECOVERY_LOST",
+    "TURN_END",
+    "TURN_START",
+]
+
+FORMAT_VERSION: Final = 0
+"""The one version this library writes and reads; it changes only when an old reader would misread."""
+
+HEADER_TYPE: Final = "session"
+"""``type`` of the first line."""
+
+TURN_START: Final = "turn/start"
+TURN_END: Final = "turn/end"
+RECOVERY_LOST: Final = "recovery/lost"
+
+MAX_SAFE: Final = 2**53 - 1
+"""The largest integer that a JavaScript reader holds exactly: the limit of every seq and time."""
+
+MAX_EVENT_BYTES: Final = 256 * 1024 * 1024
+"""Most bytes of one event's JSON; ``append`` refuses more."""
+
+MAX_BATCH_TEXT: Final = 64 * 1024 * 1024
+"""Most bytes of text that one write holds beyond its first event."""
+
+MAX_LINE: Final = MAX_EVENT_BYTES + MAX_BATCH_TEXT
+"""The longest line the scanner accepts, without its newline: a packed row may hold all that one write holds."""
