@@ -150,11 +150,20 @@ class TrashEntry(Struct, frozen=True):
 class Writer(Protocol):
     """The writing side of one session.  Calls never overlap; the store sees to it."""
 
+    @property
+    def next_seq(self) -> int:
+        """The seq the next batch must start with: everything below it is stored (with ``sync=True``: durable).
+
+        Set by the work itself, not after the await: when the caller was cancelled, or its event loop ended while
+        a write ran in a worker, this alone tells whether that batch was stored.
+        """
+        ...
+
     async def append(self, batch: Batch, *, sync: bool) -> None:
         """Write *batch*, all or nothing; with *sync* it is durable on return.
 
         The first append of a new session takes the lock and publishes header and batch so that both become
-        visible at once, never overwriting anything.
+        visible at once, never overwriting anything.  A batch without events publishes the header alone.
 
         On an error the stored log is back at its durable length, or will be put back there before the next
         write; the same batch may then be given again.
