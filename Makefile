@@ -1,0 +1,59 @@
+# The only entry point people need.  Everything runs in .venv, which is made when it is missing.
+PYTHON ?= $(or $(shell command -v python3.11),python3)
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+PYTEST  = $(BIN)/python -m pytest
+# Which backends the contract suite runs on: BACKENDS=jsonl make test
+export BACKENDS ?= memory,jsonl
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-all crash fixtures-check coverage bench fmt lint type wheel-check check clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
+
+$(BIN)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[zstd,cli,dev]'
+	@touch $@
+
+install: $(BIN)/.installed  ## make .venv with everything in it
+
+demo: install  ## watch an agent be killed in the middle of a turn and go on
+	$(BIN)/python examples/demo.py
+
+test: install  ## the tests that run in a minute or two
+	$(PYTEST) -m "not slow"
+
+test-all: install  ## all tests, with more examples for the properties
+	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=600
+
+crash: install  ## only the tests that crash something
+	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=600 -m crash
+
+fixtures-check: install  ## the fixtures say what expect.json says, and git sees no changed byte
+	$(PYTEST) tests/recovery -k fixture
+	git diff --exit-code --stat -- fixtures
+
+coverage: install  ## statement and branch coverage of the test run
+	$(BIN)/python -m coverage run -m pytest && $(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report
+
+bench: install  ## the benchmarks; results go to docs/
+	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+
+fmt: install  ## format and fix what can be fixed
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: install  ## ruff: rules and format
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+type: install  ## mypy --strict and pyright, on the source and on the tests
+	$(BIN)/mypy && $(BIN)/pyright
+
+wheel-check: install  ## build the wheel and use it from an empty environment in another folder
+	$(BIN)/python tests/wheel_check.py
+
+check: lint type test  ## what a change has to pass
+
+clean:  ## remove what was made here, .venv too
+	rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
