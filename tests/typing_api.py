@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING, assert_type
 
 from msgspec import Struct
@@ -28,6 +27,7 @@ from sessionstore import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 
 class Title(Struct, frozen=True):

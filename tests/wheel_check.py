@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -70,7 +71,10 @@ def main() -> None:
     """Build, look inside, install bare and with every extra, use both."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        run(sys.executable, "-m", "build", "--wheel", "--outdir", folder / "dist", REPO)
+        # From a copy: setuptools would put what an earlier build left in build/ into this wheel.
+        made = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info")
+        shutil.copytree(REPO, folder / "source", symlinks=True, ignore=made)
+        run(sys.executable, "-m", "build", "--wheel", "--outdir", folder / "dist", folder / "source")
         (wheel,) = (folder / "dist").glob("*.whl")
         contents(wheel)
         elsewhere = folder / "elsewhere"
