@@ -58,18 +58,21 @@ def encode(value: object, *, what: str | None = None) -> bytes:
     return _Writer(what).write(value)
 
 
-def decode(raw: bytes) -> Json:
+def decode(raw: bytes, *, exact: bool = True) -> Json:
     """Return the value of the JSON text *raw* as fresh dicts and lists.
 
+    With *exact* off, a number that Python cannot hold losslessly is read as near as it can be: for looking at the
+    shape of a stored line whose numbers nobody reads yet.
+
     Raises:
-        InvalidEventError: not JSON, not UTF-8, too deep, or a number that Python cannot hold losslessly.
+        InvalidEventError: not JSON, not UTF-8, too deep, or (*exact*) a number that Python cannot hold losslessly.
     """
     try:
         value: Json = _decode(raw)
     except Exception:
-        return _Reader(raw).read()
-    if _NEGATIVE_ZERO.search(raw) is not None:
-        return _Reader(raw).read()
+        return _Reader(raw, exact).read()
+    if exact and _NEGATIVE_ZERO.search(raw) is not None:
+        return _Reader(raw, exact).read()
     return value
 
 
@@ -145,7 +148,7 @@ class _Writer:
                     key, pending = step
                     if out[-1] not in (b"{", b"["):
                         out.append(b",")
-                    self._path[-1] = key
+                    self._path[-1] = "" if closing == b"}" and not isinstance(key, str) else key
                     if closing == b"}":
                         out.append(self._key(key) + b":")
                     break
@@ -202,7 +205,7 @@ def _path(steps: Sequence[str | int]) -> str:
     for step in steps[:50]:
         if isinstance(step, int):
             shown += f"[{step}]"
-        elif isinstance(step, str) and step.isidentifier() and step.isascii() and len(step) <= 60:
+        elif step.isidentifier() and step.isascii() and len(step) <= 60:
             shown += f".{step}"
         else:
             # A key may hold anything, secrets included: its shape is enough to find it.
@@ -234,13 +237,15 @@ def _text(value: str) -> bytes:
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_STRINGS: Final = json.JSONDecoder()
 _LITERALS: Final[Mapping[str, bool | None]] = {"true": True, "false": False, "null": None}
 
 
 class _Reader:
     """The careful reader: any depth up to MAX_DEPTH, lone surrogates, and exact about numbers."""
 
-    def __init__(self, raw: bytes) -> None:
+    def __init__(self, raw: bytes, exact: bool) -> None:
+        self._exact = exact
         try:
             self._text = raw.decode()
         except UnicodeDecodeError as error:
@@ -256,7 +261,7 @@ class _Reader:
             char = text[at : at + 1]
             value: Json
             if char == "{" or char == "[":
-                if len(stack) >= MAX_DEPTH:
+                if len(stack) > MAX_DEPTH:  # one more than a payload may have: the event around it
                     raise InvalidEventError(f"nested deeper than {MAX_DEPTH} levels")
                 container: dict[str, Json] | list[Json] = {} if char == "{" else []
                 at = self._skip(at + 1)
@@ -306,9 +311,10 @@ class _Reader:
 
     def _string(self, at: int) -> tuple[str, int]:
         try:
-            return json.decoder.scanstring(self._text, at + 1, True)
+            value, end = _STRINGS.raw_decode(self._text, at)
         except ValueError:
             raise self._bad(at) from None
+        return str(value), end
 
     def _scalar(self, at: int) -> tuple[Json, int]:
         if self._text[at : at + 1] == '"':
@@ -326,8 +332,11 @@ class _Reader:
             try:
                 return int(match.group())
             except ValueError:
-                raise InvalidEventError(f"integer has more than 4300 digits (character {at})") from None
+                if self._exact:
+                    raise InvalidEventError(f"integer has more than 4300 digits (character {at})") from None
         number = float(match.group())
+        if not self._exact:
+            return number
         if number in (float("inf"), float("-inf")):
             raise InvalidEventError(f"number is out of range (character {at})")
         if number == 0.0 and match.group()[0] == "-":
