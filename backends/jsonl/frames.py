@@ -171,7 +171,7 @@ class FrameReader:
         """Where the next frame may begin, at or after *start*; what is skipped belongs to a defect."""
         size = len(self._buffer)
         head = bytes(self._buffer[start : start + 4])
-        if _begins_frame(head) or (not at_end and len(head) < len(_MAGIC)):
+        if not head or _begins_frame(head) or (not at_end and len(head) < len(_MAGIC)):
             return start
         found = self._buffer.find(_MAGIC, start + 1)
         if found < 0:  # the last bytes may be the beginning of a magic number
@@ -218,6 +218,8 @@ class FrameReader:
         if self._broken is None:
             return
         kind, offset = self._broken
+        if kind == "torn" and not last:
+            kind = "corrupt"  # it only seemed to reach to the end of the file
         self._broken = None
         self.defects.append(FrameDefect(kind, offset, stop - offset, self._decoded, self._broken_is_blank))
         self._emit((BLANK_MARK if self._broken_is_blank else BROKEN_MARK) + (b"" if last else b"\n"))
