@@ -14,6 +14,7 @@ decide.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -25,7 +26,7 @@ from sessionstore.errors import InvalidEventError
 
 __all__ = ["MAX_DEPTH", "MAX_SAFE", "Json", "decode", "encode", "freeze", "json_equal"]
 
-Json: TypeAlias = "None | bool | int | float | str | Sequence[Json] | Mapping[str, Json]"
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
 MAX_SAFE: Final = 2**53 - 1
 """The largest integer that a JavaScript reader holds exactly."""
@@ -53,7 +54,7 @@ def encode(value: object, *, what: str | None = None) -> bytes:
         # msgspec coerces sets, bytes, dates, NaN, ... without a word; what it coerced does not compare equal.
         if _decode(raw) == value and b"-0.0" not in raw:
             return raw
-    except Exception:  # whatever it was, the careful writer below names it
+    except Exception:  # noqa: BLE001, S110 - whatever it was, the careful writer below names it
         pass
     return _Writer(what).write(value)
 
@@ -69,7 +70,7 @@ def decode(raw: bytes, *, exact: bool = True) -> Json:
     """
     try:
         value: Json = _decode(raw)
-    except Exception:
+    except Exception:  # noqa: BLE001 - whatever it was, the careful reader decides
         return _Reader(raw, exact).read()
     if exact and _NEGATIVE_ZERO.search(raw) is not None:
         return _Reader(raw, exact).read()
@@ -190,7 +191,7 @@ class _Writer:
 
     def _float(self, value: float) -> bytes:
         plain = float(value)
-        if plain != plain or plain in (float("inf"), float("-inf")):
+        if not math.isfinite(plain):
             raise self._refuse(f"{float.__repr__(plain)} has no JSON form")
         if plain == 0.0 and float.__repr__(plain)[0] == "-":
             raise self._refuse("-0.0 does not survive JSON")
@@ -260,7 +261,7 @@ class _Reader:
         while True:
             char = text[at : at + 1]
             value: Json
-            if char == "{" or char == "[":
+            if char in {"{", "["}:
                 if len(stack) > MAX_DEPTH:  # one more than a payload may have: the event around it
                     raise InvalidEventError(f"nested deeper than {MAX_DEPTH} levels")
                 container: dict[str, Json] | list[Json] = {} if char == "{" else []
