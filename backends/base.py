@@ -13,17 +13,21 @@ progress.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+from sessionstore.errors import DamagedLogError, UnsupportedFormatError
+from sessionstore.events import Event
+from sessionstore.recovery.findings import Verdict
+from sessionstore.recovery.scan import ScanResult
 
-    from sessionstore.events import Event
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sessionstore.header import Header
     from sessionstore.recovery.plan import RepairPlan
-    from sessionstore.recovery.scan import ScanResult
 
 __all__ = [
     "ANY",
@@ -38,6 +42,9 @@ __all__ = [
     "TrashEntry",
     "Writer",
     "WriterPresence",
+    "check_seq",
+    "make_page",
+    "stored_events",
 ]
 
 WriterPresence = Literal["live", "none", "unknown"]
@@ -236,13 +243,27 @@ class Backend(Protocol):
         ...
 
     async def read_from(self, session_id: str, seq: int) -> Sequence[Event]:
-        """The stored events with ``event.seq >= seq``; empty past the end.  Raises as :meth:`read`."""
+        """The stored events with ``event.seq >= seq``; empty past the end.
+
+        These are exactly the events that :meth:`read` shows, from *seq* on; no closers.
+
+        Raises:
+            TypeError, ValueError: *seq* is not a non-negative int.
+            DamagedLogError: the log is damaged or empty, so that no one can say which events it holds.
+            UnsupportedFormatError: another format version.
+            As :meth:`read`.
+        """
         ...
 
     async def list(
-        self, *, cwd: str | None | AnyCwd = ANY, limit: int | None = None, after: tuple[int, str] | None = None
+        self, *, cwd: str | AnyCwd | None = ANY, limit: int | None = None, after: tuple[int, str] | None = None
     ) -> Page:
-        """One page of sessions, newest activity first.  A bad session is a row with a status, never an exception."""
+        """One page of sessions, newest activity first.  A bad session is a row with a status, never an exception.
+
+        Raises:
+            ValueError: *limit* is below 1.
+            StorageError: the place as a whole cannot be read.
+        """
         ...
 
     async def delete(self, session_id: str) -> TrashEntry:
@@ -281,3 +302,60 @@ class Backend(Protocol):
     async def aclose(self) -> None:
         """Release what the backend itself holds.  Idempotent."""
         ...
+
+
+def check_seq(seq: object) -> int:
+    """*seq* as the argument of ``read_from``.
+
+    Raises:
+        TypeError: it is not an int (a bool and a float are none).
+        ValueError: it is negative.
+    """
+    if not isinstance(seq, int) or isinstance(seq, bool):
+        raise TypeError(f"seq is an int, got {type(seq).__name__}")
+    if seq < 0:
+        raise ValueError(f"seq is 0 or more, got {seq}")
+    return seq
+
+
+def make_page(rows: Iterable[SessionInfo], *, limit: int | None, after: tuple[int, str] | None) -> Page:
+    """Sort *rows* by activity (newest first; ties by id) and cut one page out of them.
+
+    The position is (activity, id), so a page does not shift when sessions appear or vanish in front of it.
+
+    Raises:
+        ValueError: *limit* is below 1.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"a page holds at least 1 session, got limit={limit}")
+    ordered = sorted(rows, key=_position)
+    if after is not None:
+        place = (-after[0], after[1])
+        ordered = [row for row in ordered if _position(row) > place]
+    if limit is None or len(ordered) <= limit:
+        return Page(tuple(ordered))
+    last = ordered[limit - 1]
+    return Page(tuple(ordered[:limit]), (last.last_time or 0, last.id))
+
+
+def _position(row: SessionInfo) -> tuple[int, str]:
+    return (-(row.last_time or 0), row.id)
+
+
+def stored_events(stored: Stored, session_id: str, seq: int) -> Sequence[Event]:
+    """The answer of ``read_from`` out of a whole read.
+
+    Raises:
+        DamagedLogError, UnsupportedFormatError: as ``Backend.read_from`` says.
+    """
+    scan = stored.scan
+    if scan.verdict in {Verdict.DAMAGED, Verdict.EMPTY}:
+        raise DamagedLogError(session_id, path=stored.location, verdict=scan.verdict, findings=scan.findings)
+    if scan.unsupported is not None:
+        raise UnsupportedFormatError(
+            scan.unsupported.reason,
+            direction=scan.unsupported.direction,
+            session_id=session_id,
+            path=stored.location,
+        ) from scan.unsupported
+    return scan.log.events(seq)
