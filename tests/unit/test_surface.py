@@ -182,20 +182,28 @@ def candidate_of(model: Model, seq: int, step: tuple[int, int, int, int, list[in
     """An event for a log that stands as ``model`` does: most often one that fits, else one that nearly does."""
     kind, how, first, last, cited = step
     type_ = (*ELIGIBLE, *ELIGIBLE, "todo/write")[kind % 9]
-    op: Any = NO_OP if type_ == "todo/write" or how % 10 == 0 else "append"
-    sources: Any = [source % (seq + 2) for source in cited] if cited else NO_OP
+    spoiled = how % 5 == 4
+    sources: Any = [source % (seq + 2) for source in cited]
+    if not spoiled:
+        sources = sorted({source for source in sources if source < seq}, reverse=True)
     if type_ == "todo/write":
-        op, sources = (NO_OP, NO_OP) if how % 4 else (op if how % 8 else "append", sources)
-    elif model.nodes and how % 2:
+        return (
+            (event(type_, seq, "append"), type_, "append", NO_OP)
+            if spoiled
+            else (event(type_, seq), type_, NO_OP, NO_OP)
+        )
+    op: Any = NO_OP if spoiled and kind % 2 else "append"
+    sources = sources or (sources if type_ == "assistant/message" or spoiled else NO_OP)
+    if len(model.nodes) > 1 and how % 2:
         first, last = first % len(model.nodes), last % len(model.nodes)
-        if how % 8 != 1:
+        if how % 3:
             first, last = sorted((first, last))
         shadowed = model.nodes[first : last + 1]
-        start, end = model.nodes[first], model.nodes[last]
-        if how % 16 == 3:
-            start, end = first, last
-        op = replace(start, end)
-        sources = (shadowed[::-1], [*shadowed, *(sources if cited else ())], shadowed, shadowed[1:])[how // 2 % 4]
+        op = replace(first, last) if how % 7 == 6 else replace(model.nodes[first], model.nodes[last])
+        extra = [] if sources is NO_OP else sources
+        sources = (shadowed[::-1], sorted({*shadowed, *extra}), shadowed[1:] or NO_OP, [*shadowed, *extra])[
+            kind // 9 % 4
+        ]
     build = result if type_ == "tool/result" else partial(event, type_)
     return build(seq, op, sources), type_, op, sources
 
