@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# The model: values and rules.  Modules that begin with an underscore below sessionstore/ are part of it too.
+# The model: values and rules.
 MODEL = {
-    "chunks", "clock", "eventlog", "events", "header", "history", "invariants", "lossless", "messages", "seeds",
-    "session", "surface", "vocabulary",
+    "chunks", "clock", "deltas", "eventlog", "events", "header", "history", "invariants", "lossless", "messages",
+    "opaque", "payloads", "seeds", "session", "shapes", "surface", "vocabulary",
 }  # fmt: skip
 # What a pure module may never see, wherever it stands in the file.
 IMPURE = {
