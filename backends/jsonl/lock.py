@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sessionstore.backends.base import WriterPresence
-    from sessionstore.backends.files import Files
+    from sessionstore.backends.files import Files, Identity
     from sessionstore.backends.paths import SessionPaths
 
 __all__ = ["RETRY_MS", "Holder", "SessionLock", "lock_path", "probe", "read_holder"]
@@ -72,6 +72,7 @@ class SessionLock:
         self._now = now
         self._retry = retry_ms / 1000
         self._fd: int | None = None
+        self._identity: Identity | None = None
         self._finalizer: weakref.finalize[[Files, int], SessionLock] | None = None
 
     @property
@@ -105,18 +106,23 @@ class SessionLock:
         self._write_note(fd)
 
     def still_there(self) -> bool:
-        """Whether the lock is held and its file is still the one at the path: else another writer can take it."""
-        if self._fd is None:
+        """Whether the lock is held and its file is still the one at the path: else another writer can take it.
+
+        Raises:
+            StorageError: that cannot be found out.
+        """
+        if self._fd is None or not self._is_open(self._fd):
             return False
-        try:
-            return self._files.stat(self.path).identity == self._files.fstat(self._fd).identity
-        except OSError:
-            return False
+        with storage_errors("look at the lock", path=self.path, session_id=self._session_id):
+            try:
+                return self._files.stat(self.path).identity == self._identity
+            except FileNotFoundError:
+                return False
 
     def release(self) -> None:
         """Free the lock; idempotent.  The file stays, the note is removed.  Never raises."""
         fd = self._forget()
-        if fd is None:
+        if fd is None or not self._is_open(fd):
             return
         with contextlib.suppress(OSError):
             self._files.truncate(fd, 0)
@@ -128,8 +134,15 @@ class SessionLock:
     def after_fork(self) -> None:
         """In a forked child: drop the copy of the descriptor.  The lock itself stays the parent's."""
         fd = self._forget()
-        if fd is not None:
+        if fd is not None and self._is_open(fd):
             _close_quietly(self._files, fd)
+
+    def _is_open(self, fd: int) -> bool:
+        """Whether *fd* is still our descriptor: a program may close all it knows nothing of, and reuse the number."""
+        try:
+            return self._files.fstat(fd).identity == self._identity
+        except OSError:
+            return False
 
     def _forget(self) -> int | None:
         fd, self._fd = self._fd, None
@@ -167,7 +180,8 @@ class SessionLock:
                 found = self._files.stat(self.path)
             except FileNotFoundError:
                 return False
-            return found.kind == "file" and found.identity == self._files.fstat(fd).identity
+            self._identity = self._files.fstat(fd).identity
+            return found.kind == "file" and found.identity == self._identity
 
     def _write_note(self, fd: int) -> None:
         holder = Holder(os.getpid(), socket.gethostname(), _program(), self._now())
