@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["Finding", "Kind", "Verdict"]
+__all__ = ["FINDINGS_PER_KIND", "Finding", "FindingList", "Kind", "Verdict"]
+
+FINDINGS_PER_KIND: Final = 100
+"""How many findings of one kind a scan lists one by one; a single further one counts the rest."""
 
 
 class Verdict(StrEnum):
@@ -62,7 +67,9 @@ class Kind(StrEnum):
     EXTRA_HEADER = "extra-header"
     """A second header line."""
     TORN_FRAME = "torn-frame"
-    """The source of the bytes ends in an incomplete or undecodable compressed frame."""
+    """The compressed source of the bytes ends within a frame."""
+    BAD_FRAME = "bad-frame"
+    """The compressed source of the bytes cannot be decoded any further."""
     INVALID_EVENT = "invalid-event"
     """An intact event that breaks a rule that a seed must keep."""
     UNSUPPORTED = "unsupported"
@@ -93,3 +100,29 @@ class Finding(Struct, frozen=True, kw_only=True):
     def describe(self) -> str:
         """The finding as one line for a person: where, and what."""
         return f"line {self.line}, byte {self.offset}: {self.message}"
+
+
+class FindingList:
+    """Findings in the order of the log, with a bound on how many there can be."""
+
+    def __init__(self) -> None:
+        self._kept: list[Finding] = []
+        self._counts: Counter[Kind] = Counter()
+        self._first_left_out: dict[Kind, Finding] = {}
+
+    def add(self, finding: Finding) -> None:
+        """Take one more finding; positions must not decrease."""
+        self._counts[finding.kind] += 1
+        if self._counts[finding.kind] <= FINDINGS_PER_KIND:
+            self._kept.append(finding)
+        else:
+            self._first_left_out.setdefault(finding.kind, finding)
+
+    def result(self) -> tuple[Finding, ...]:
+        """What was found; the last finding of a kind may stand for many."""
+        rest = []
+        for kind, first in self._first_left_out.items():
+            more = self._counts[kind] - FINDINGS_PER_KIND
+            rest.append(Finding(kind=kind, line=first.line, offset=first.offset, length=first.length,
+                                message=f"{kind}: {more} of these from here on"))  # fmt: skip
+        return (*self._kept, *rest)

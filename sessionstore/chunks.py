@@ -389,10 +389,10 @@ def line_type(line: bytes) -> str | None:
     """The ``type`` of a storage line, ``None`` where there is none."""
     try:
         return _typed(line).type
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         pass
     try:
-        value = decode(line)
+        value = decode(line, exact=False)
     except InvalidEventError:
         return None
     kind = value.get("type") if isinstance(value, dict) else None

@@ -109,7 +109,7 @@ class EventLog:
         row = self._row(at)
         if row is not None:
             return next(row.events(seq - row.seq0, seq - row.seq0 + 1))
-        return Event.from_json(self._lines[at], self.types)
+        return Event.stored(self._lines[at], seq, self.types)
 
     def events(self, start: int = 0, stop: int | None = None) -> Events:
         """An immutable view of the events from seq *start* up to *stop* (default: the log as it is now).  O(1)."""
@@ -128,7 +128,7 @@ class EventLog:
             at = bisect_right(self._starts, seq) - 1
             row = self._row(at)
             if row is None:
-                yield Event.from_json(self._lines[at], self.types)
+                yield Event.stored(self._lines[at], seq, self.types)
                 seq += 1
             else:
                 first = seq - row.seq0
@@ -186,7 +186,7 @@ class EventLog:
                     continue
             elif line_type(line) != type_:
                 continue
-            return Event.from_json(line, self.types)
+            return Event.stored(line, self._starts[at], self.types)
         return None
 
     def _end(self, at: int) -> int:

@@ -93,7 +93,25 @@ class Event(Struct, frozen=True, eq=False, gc=False):
                 return cls(found.type, found.seq, found.time, raw, None, "", types)
         except Exception:  # noqa: BLE001, S110 - the careful reading below says what is wrong, or that nothing is
             pass
-        return cls(*_read_envelope(decode(raw)), raw, None, "", types)
+        # Numbers that cannot be read without loss are nobody's concern until the payload is read.
+        return cls(*_read_envelope(decode(raw, exact=False)), raw, None, "", types)
+
+    @classmethod
+    def stored(cls, line: bytes, seq: int, types: EventTypes | None = None) -> Event:
+        """The event that a log holds at *seq* as the JSON object *line*, whatever its envelope is like.
+
+        A scan reports an envelope that breaks the rules and keeps the line.  Such an event shows what can be
+        read of it: a missing type is ``""``, a missing time 0, missing data ``None``.
+        """
+        try:
+            return cls.from_json(line, types)
+        except InvalidEventError:
+            found = decode(line, exact=False)
+        type_ = found.get("type") if isinstance(found, dict) else None
+        time = found.get("time") if isinstance(found, dict) else None
+        if isinstance(time, bool) or not isinstance(time, int) or not -MAX_SAFE <= time <= MAX_SAFE:
+            time = 0
+        return cls(type_ if isinstance(type_, str) else "", seq, time, line, None, "", types)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Json], types: EventTypes | None = None) -> Event:
@@ -159,9 +177,9 @@ class Event(Struct, frozen=True, eq=False, gc=False):
         line = self.to_json()
         try:
             return bytes(_envelope(line).data)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             value = decode(line)
-            return encode(value["data"] if isinstance(value, dict) else None)
+            return encode(value.get("data") if isinstance(value, dict) else None)
 
     def to_json(self) -> bytes:
         """The event as one line of JSON without its newline: the very bytes, where it was read from a log."""
@@ -187,8 +205,8 @@ class Event(Struct, frozen=True, eq=False, gc=False):
             found = _envelope(self._line)
             raw = found.surface_op if name == "surfaceOp" else found.source_event_seqs
             return bytes(raw) if isinstance(raw, Raw) else None
-        except msgspec.MsgspecError:
-            value = decode(self._line)
+        except (msgspec.MsgspecError, RecursionError):
+            value = decode(self._line, exact=False)
             return encode(value[name]) if isinstance(value, dict) and name in value else None
 
     def _read_data(self) -> Payload:
@@ -223,7 +241,7 @@ class Event(Struct, frozen=True, eq=False, gc=False):
         return f"Event(type={self.type!r}, seq={self.seq}, time={self.time})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Event.from_json, (self.to_json(),))
+        return (Event.stored, (self.to_json(), self.seq))
 
     def __copy__(self) -> Event:
         return self

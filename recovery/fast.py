@@ -1,0 +1,250 @@
+"""The fast way through a log: one typed decode for each line as our own writers write it.
+
+A reader takes a line, already known to be UTF-8, and the seq that it should have.
+It returns how many events the line holds after checking everything that the
+careful way checks (:mod:`sessionstore.recovery.records`, the rules for seeds, the
+surface), or 0 for "not sure": then the careful way decides.  A reader may raise
+anything; that is "not sure", too.  A reader never accepts a line that the careful
+way refuses; the tests compare the two on every kind of line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from sessionstore.chunks import ROW_TYPES, measure_row
+from sessionstore.lossless import MAX_SAFE
+from sessionstore.recovery.format import TURN_END, TURN_START
+from sessionstore.vocabulary import SURFACE_TYPES
+
+if TYPE_CHECKING:
+    from sessionstore.surface import Surface
+
+__all__ = ["Reader", "Readers", "read_plain"]
+
+Reader: TypeAlias = Callable[[bytes, int], int]
+
+# Types whose lines need more than a good envelope without surface keys; "request/header" and the retired forms
+# are rare enough for the careful way.
+_SPECIAL: Final = (
+    SURFACE_TYPES | ROW_TYPES.keys() | {TURN_START, TURN_END, "request/header", "request/header-delta", "mode/set"}
+)
+
+_Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+_Seqs: TypeAlias = "list[int] | UnsetType"
+
+
+class _Plain(Struct, gc=False, rename="camel"):
+    type: str
+    seq: int
+    time: int
+    data: Raw
+    surface_op: Raw | UnsetType = UNSET
+    source_event_seqs: Raw | UnsetType = UNSET
+
+
+class _TurnData(Struct, gc=False):
+    turn: int
+
+
+class _Turn(Struct, gc=False, rename="camel"):
+    type: Literal["turn/start", "turn/end"]
+    seq: int
+    time: int
+    data: _TurnData
+    surface_op: Raw | UnsetType = UNSET
+    source_event_seqs: Raw | UnsetType = UNSET
+
+
+class _AnySource(Struct, gc=False):
+    kind: _Text
+
+
+class _ModelSource(Struct, gc=False):
+    kind: Literal["model"]
+    provider: _Text
+    model: _Text
+
+
+class _ToolSource(Struct, gc=False, rename="camel"):
+    kind: Literal["tool"]
+    call_id: _Text
+
+
+class _ResultBlock(Struct, gc=False, rename="camel"):
+    type: Literal["tool-result"]
+    tool_call_id: str
+
+
+class _UserMessage(Struct, gc=False):
+    id: _Text
+    role: Literal["user"]
+    content: list[Raw]
+    source: _AnySource
+
+
+class _AssistantMessage(Struct, gc=False):
+    id: _Text
+    role: Literal["assistant"]
+    content: list[Raw]
+    source: _ModelSource
+
+
+class _ResultMessage(Struct, gc=False):
+    id: _Text
+    role: Literal["user"]
+    content: Annotated[list[_ResultBlock], Meta(min_length=1, max_length=1)]
+    source: _ToolSource
+
+
+class _AssistantData(Struct, gc=False):
+    message: _AssistantMessage
+
+
+class _ResultData(Struct, gc=False):
+    message: _ResultMessage
+
+
+class _SteeringData(Struct, gc=False):
+    message: _UserMessage
+
+
+class _Surface(Struct, gc=False, rename="camel"):
+    seq: int
+    time: int
+    surface_op: Literal["append"]
+    source_event_seqs: _Seqs = UNSET
+
+
+class _UserLine(_Surface, gc=False, kw_only=True, rename="camel"):
+    type: Literal["user/message"]
+    data: _UserMessage
+
+
+class _AssistantLine(_Surface, gc=False, kw_only=True, rename="camel"):
+    type: Literal["assistant/message"]
+    data: _AssistantData
+
+
+class _ResultLine(_Surface, gc=False, kw_only=True, rename="camel"):
+    type: Literal["tool/result"]
+    data: _ResultData
+
+
+class _SteeringLine(_Surface, gc=False, kw_only=True, rename="camel"):
+    type: Literal["steering/message"]
+    data: _SteeringData
+
+
+_plain: Final = msgspec.json.Decoder(_Plain).decode
+_turn: Final = msgspec.json.Decoder(_Turn).decode
+_user: Final = msgspec.json.Decoder(_UserLine).decode
+_assistant: Final = msgspec.json.Decoder(_AssistantLine).decode
+_result: Final = msgspec.json.Decoder(_ResultLine).decode
+_steering: Final = msgspec.json.Decoder(_SteeringLine).decode
+
+
+class Readers:
+    """The readers of one scan: they share its surface and what is known of the open turn.
+
+    ``open_turn`` is the number of the turn that is open, ``open_turn_seq`` the seq of its start; both ``None``
+    between turns.
+    """
+
+    __slots__ = ("by_token", "open_turn", "open_turn_seq", "surface")
+
+    def __init__(self, surface: Surface) -> None:
+        self.surface = surface
+        self.open_turn: int | None = None
+        self.open_turn_seq: int | None = None
+        self.by_token: dict[bytes, Reader] = {
+            TURN_START.encode(): self._read_turn,
+            TURN_END.encode(): self._read_turn,
+            b"user/message": self._read_user,
+            b"assistant/message": self._read_assistant,
+            b"tool/result": self._read_result,
+            b"steering/message": self._read_steering,
+            **{tag.encode(): _read_row for tag in ROW_TYPES},
+        }
+
+    def turn_start(self, seq: int, turn: int) -> None:
+        """Note a ``turn/start``."""
+        self.open_turn = turn
+        self.open_turn_seq = seq
+
+    def turn_end(self) -> None:
+        """Note a ``turn/end``."""
+        self.open_turn = self.open_turn_seq = None
+
+    def _read_turn(self, line: bytes, expected: int) -> int:
+        found = _turn(line)
+        if found.seq != expected or found.surface_op is not UNSET or found.source_event_seqs is not UNSET:
+            return 0
+        if not -MAX_SAFE <= found.time <= MAX_SAFE:
+            return 0
+        if found.type == TURN_START:
+            self.turn_start(expected, found.data.turn)
+        else:
+            self.turn_end()
+        return 1
+
+    def _read_user(self, line: bytes, expected: int) -> int:
+        return self._append(_user(line), expected)
+
+    def _read_assistant(self, line: bytes, expected: int) -> int:
+        found = _assistant(line)
+        if not found.source_event_seqs:  # a known, empty stream: legal here only
+            found.source_event_seqs = UNSET
+        return self._append(found, expected)
+
+    def _read_result(self, line: bytes, expected: int) -> int:
+        found = _result(line)
+        message = found.data.message
+        if message.content[0].tool_call_id != message.source.call_id:
+            return 0
+        return self._append(found, expected)
+
+    def _read_steering(self, line: bytes, expected: int) -> int:
+        return self._append(_steering(line), expected)
+
+    def _append(self, found: _Surface, expected: int) -> int:
+        if found.seq != expected or not -MAX_SAFE <= found.time <= MAX_SAFE:
+            return 0
+        sources = found.source_event_seqs
+        if sources is not UNSET and not _good_sources(sources, expected):
+            return 0
+        self.surface.append_fast(expected)
+        return 1
+
+
+def read_plain(line: bytes, expected: int) -> int:
+    """The reader of every type that has no reader of its own, and of lines that do not begin as usual."""
+    found = _plain(line)
+    good = (
+        found.seq == expected
+        and found.surface_op is UNSET
+        and found.source_event_seqs is UNSET
+        and -MAX_SAFE <= found.time <= MAX_SAFE
+        and found.type not in _SPECIAL
+    )
+    return 1 if good else 0
+
+
+def _read_row(line: bytes, expected: int) -> int:
+    seq0, count = measure_row(line)
+    return count if seq0 == expected else 0
+
+
+def _good_sources(sources: list[int], seq: int) -> bool:
+    if not sources:
+        return False
+    first = sources[0]
+    # A message cites the chunks of its step, nearly always one unbroken range: comparing with that range is the
+    # cheapest proof that there are no duplicates.
+    if sources == list(range(first, first + len(sources))):
+        return first >= 0 and sources[-1] < seq
+    return min(sources) >= 0 and max(sources) < seq and len(set(sources)) == len(sources)
