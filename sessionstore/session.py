@@ -229,7 +229,7 @@ class Session:
         return self._append(type, raw, payload, surface_op, source_event_seqs)
 
     def _append(self, type_: str, raw: bytes, payload: object, surface_op: object, source_event_seqs: object) -> Event:
-        self._enter(type_)
+        self._enter()
         seq, time = len(self._log), self._now()
         op, sources = None, None
         if surface_op is not None:
