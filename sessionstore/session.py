@@ -401,6 +401,8 @@ def _make_header(id_: str, header: Header | Mapping[str, Json] | None, clock: Cl
     if header is None:
         return make_header(id_, created_at=clock())
     if not isinstance(header, Header):
+        if not isinstance(header, Mapping):
+            raise InvalidEventError(f"a header is a Header or a mapping, got {type(header).__name__}", path="$")
         header = parse_header(encode(dict(header), what="header"))
     check_header_id(header, id_)
     return header
