@@ -147,6 +147,10 @@ class Files(Protocol):
         """The names in a directory, in no order."""
         ...
 
+    def writable(self, path: str) -> bool:
+        """Whether names can be made in the directory *path*, as far as can be told without trying."""
+        ...
+
     def real_path(self, path: str) -> str:
         """*path* with every symbolic link resolved, as far as it exists."""
         ...
@@ -261,6 +265,10 @@ class OsFiles:
     def listdir(self, path: str) -> list[str]:
         """See :class:`Files`."""
         return os.listdir(path)
+
+    def writable(self, path: str) -> bool:
+        """See :class:`Files`."""
+        return os.access(path, os.W_OK | os.X_OK)
 
     def real_path(self, path: str) -> str:
         """See :class:`Files`."""
