@@ -9,6 +9,7 @@ import secrets
 from typing import TYPE_CHECKING, Final
 
 from sessionstore.backends.files import read_chunks, write_all
+from sessionstore.backends.jsonl.publish import remove_temp_names
 from sessionstore.backends.paths import quarantine_name, temp_name
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ def _holds(files: Files, path: str, digest: bytes) -> bool:
 
 
 def _copy(files: Files, path: str, pieces: Iterable[bytes]) -> None:
-    temp = os.path.join(os.path.dirname(path), temp_name(secrets.token_hex(8)))
+    directory = os.path.dirname(path)
+    remove_temp_names(files, directory)  # of an earlier repair that crashed here
+    temp = os.path.join(directory, temp_name(secrets.token_hex(8)))
     copy = files.create(temp)
     try:
         try:
