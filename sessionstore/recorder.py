@@ -1,0 +1,398 @@
+"""The recorder: turns and steps that are closed on every path.
+
+An agent's loop brackets its work with ``async with session.turn() as turn`` and
+``async with turn.step() as step``.  What is open, which calls are unanswered and
+which number comes next is read from the log, never kept in a counter, so events
+appended directly, or by somebody else, are seen too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec import Struct
+
+from sessionstore.errors import InvariantError, PendingLimitError
+from sessionstore.lossless import Json, decode, encode
+from sessionstore.opaque import plain
+from sessionstore.progress import Progress, last_turn
+from sessionstore.recovery.closers import unanswered_result
+from sessionstore.recovery.format import TURN_END, TURN_START
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from sessionstore.events import Event
+    from sessionstore.session import Session
+
+__all__ = ["Content", "JsonLike", "Recorder", "Step", "Turn"]
+
+JsonLike: TypeAlias = "Struct | Mapping[str, object]"
+"""A value of the vocabulary: its Struct, or a mapping with the names on disk."""
+
+Content: TypeAlias = "str | Sequence[JsonLike]"
+"""What a message says: a text, or content blocks."""
+
+_MESSAGE_LIMIT: Final = 2_000  # characters of an exception's text that a turn/end keeps
+_USER: Final = {"kind": "user"}
+_HOST: Final = {"kind": "plugin", "plugin": "host"}
+
+
+class Recorder:
+    """Records one session: at most one turn at a time, and the messages that wait for their place in it.
+
+    *flush* is the session's, *new_id* makes message ids, *strict* says that every event must be in a turn.
+    """
+
+    def __init__(
+        self, session: Session, flush: Callable[[], Awaitable[int]], *, new_id: Callable[[], str], strict: bool = False
+    ) -> None:
+        self.session = session
+        self.flush = flush
+        self.new_id = new_id
+        self.current: Turn | None = None
+        self._strict = strict
+        self._held: list[tuple[str, dict[str, Json]]] = []
+
+    def turn(self, *, trigger: JsonLike | None = None) -> Turn:
+        """A turn that starts when it is entered.  *trigger* says why; by default a message of the user."""
+        return Turn(self, {"kind": "message", "source": _USER} if trigger is None else trigger)
+
+    def inject(self, content: Content | JsonLike, *, source: JsonLike | None = None, id: str | None = None) -> None:
+        """Append a message from outside the conversation, or hold it back while tools run.
+
+        Raises:
+            As :meth:`Session.append`.
+        """
+        message = self.message(content, _HOST if source is None else source, id)
+        if self.current is not None or not self._strict or last_turn(self.session._log)[1]:
+            self.place("user/message", message)
+            return
+        turn = self.next_turn()
+        trigger = {"kind": "injection", "source": message["source"]}
+        self.session.append(TURN_START, {"turn": turn, "trigger": trigger})
+        self.session.append("user/message", message, surface_op="append")
+        self.session.append(TURN_END, {"turn": turn, "reason": {"kind": "completed"}})
+
+    def message(self, content: Content | JsonLike, source: JsonLike | None, id: str | None) -> dict[str, Json]:
+        """The payload of a user-role message, detached from what the caller gave.
+
+        *content* may be a whole message; *source* and *id* are for what it does not say itself.
+
+        Raises:
+            InvalidEventError: not lossless JSON.
+        """
+        given = plain(content)
+        whole = given if isinstance(given, dict) else {"content": _blocks(given)}
+        defaults = {"content": [], "source": plain(source), "role": "user", "id": id or self.new_id()}
+        message = decode(encode({**defaults, **whole}, what="user/message"))
+        return message if isinstance(message, dict) else {}
+
+    def place(self, type_: str, payload: dict[str, Json]) -> None:
+        """Append a message event now, or after the last result of the tools that are running.  Raises as append."""
+        self._held.append((type_, payload))
+        try:
+            self.release()
+        except BaseException:
+            if self._held and self._held[-1][1] is payload:
+                self._held.pop()  # refused: it is the caller's again
+            raise
+
+    def release(self) -> None:
+        """Append what was held back, in order, unless a call of the open step is still unanswered."""
+        if self.current is not None and self.current.progress.catch_up().pending:
+            return
+        while self._held:
+            type_, payload = self._held[0]
+            self.session.append(type_, payload, surface_op="append")
+            del self._held[0]
+
+    def next_turn(self) -> int:
+        """The number of the next turn, from the log.
+
+        Raises:
+            InvariantError: a turn is open.
+        """
+        number, is_open = last_turn(self.session._log)
+        if is_open:
+            raise InvariantError(f"turn {number} is still open", event_type=TURN_START, seq=self.session.seq)
+        return number + 1
+
+    async def settle(self, close: Callable[[], None], error: BaseException | None, *, flush: bool) -> None:
+        """Close something on the way out, whatever *error* is on its way; then *flush*.
+
+        With an *error* the failures are noted on it, and it goes on; without one they are raised.
+        """
+        failures: list[Exception] = []
+        try:
+            await self._close(close)
+        except Exception as problem:  # noqa: BLE001 - raised or noted below
+            failures.append(problem)
+        try:
+            if flush:
+                await self.flush()
+        except Exception as problem:  # noqa: BLE001 - raised or noted below
+            if problem not in failures:
+                failures.append(problem)
+        if error is not None:
+            for failure in failures:
+                error.add_note(f"while the turn was closed: {type(failure).__name__}: {failure}")
+        elif len(failures) == 1:
+            raise failures[0]
+        elif failures:
+            raise ExceptionGroup("the turn could not be closed", failures)
+
+    async def _close(self, close: Callable[[], None]) -> None:
+        try:
+            close()
+        except PendingLimitError:
+            await self.flush()  # makes room, or says why there is none
+            close()
+
+
+class Turn:
+    """One turn: ``async with session.turn() as turn``.
+
+    Entering appends ``turn/start``.  Leaving, on any path, answers the calls of an open step, closes the step,
+    appends what was injected, then ``turn/end``, and flushes.  The end's reason is ``completed`` (or what
+    :meth:`end` set), ``max-tokens`` when the last model stream finished so, ``aborted`` on a cancellation or
+    KeyboardInterrupt, and ``error`` (step, message, class name) on an :class:`Exception`, which goes on its way.
+    """
+
+    def __init__(self, recorder: Recorder, trigger: JsonLike) -> None:
+        self._recorder = recorder
+        self._session = recorder.session
+        self._trigger = trigger
+        self._reason: object = None
+        self._number = 0
+        self.progress: Progress
+
+    @property
+    def number(self) -> int:
+        """The turn's number; 0 until it was entered."""
+        return self._number
+
+    def user(self, content: Content | JsonLike, *, source: JsonLike | None = None, id: str | None = None) -> Event:
+        """Append the prompt, a ``user/message``: a text, content blocks, or a whole message.
+
+        *source* defaults to the user, *id* to a new one.  Raises as :meth:`Session.append`.
+        """
+        message = self._recorder.message(content, _USER if source is None else source, id)
+        return self._session.append("user/message", message, surface_op="append")
+
+    def inject(self, content: Content | JsonLike, *, source: JsonLike | None = None, id: str | None = None) -> None:
+        """As :meth:`StoredSession.inject`."""
+        self._recorder.inject(content, source=source, id=id)
+
+    def steer(self, content: Content | JsonLike, *, source: JsonLike | None = None, id: str | None = None) -> None:
+        """Append a ``steering/message`` of the user; while tools run it is held back until the last result is in.
+
+        Raises as :meth:`Session.append`.
+        """
+        message = self._recorder.message(content, _USER if source is None else source, id)
+        self._recorder.place("steering/message", {"turn": self._number, "message": message})
+
+    def step(self) -> Step:
+        """A step that starts when it is entered: ``async with turn.step() as step``."""
+        return Step(self, self._recorder)
+
+    def end(self, reason: JsonLike) -> None:
+        """Set the reason of a turn that ends without an exception, for instance ``{"kind": "blocked"}``."""
+        self._reason = plain(reason)
+
+    async def __aenter__(self) -> Self:
+        number = self._recorder.next_turn()
+        event = self._session.append(TURN_START, {"turn": number, "trigger": plain(self._trigger)})
+        self._number = number
+        self.progress = Progress(self._session._log, event.seq)
+        self._recorder.current = self
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._recorder.settle(lambda: self._close(error), error, flush=True)
+        finally:
+            self._recorder.current = None
+
+    def _close(self, error: BaseException | None) -> None:
+        work = self.progress.catch_up()
+        if work.turn != self._number:
+            return  # somebody closed it
+        self.close_step()
+        self._recorder.release()
+        self._session.append(TURN_END, {"turn": self._number, "reason": self._end_reason(error)})
+
+    def _end_reason(self, error: BaseException | None) -> object:
+        if error is None:
+            default = {"kind": "max-tokens" if self.progress.hit_max_tokens else "completed"}
+            return default if self._reason is None else self._reason
+        if not isinstance(error, Exception):
+            return {"kind": "aborted"}
+        return {
+            "kind": "error",
+            "step": self.progress.last_step,
+            "message": _text_of(error)[:_MESSAGE_LIMIT],
+            "code": type(error).__name__,
+        }
+
+    def close_step(self) -> None:
+        """Answer every unanswered call of the open step, append what was held back, close the step; or nothing."""
+        work = self.progress.catch_up()
+        if work.step is None or work.turn != self._number:
+            return
+        for call in work.pending:
+            data, sources = unanswered_result(call, turn=self._number, seq=self._session.seq)
+            self._session.append("tool/result", data, surface_op="append", source_event_seqs=sources)
+        self._recorder.release()
+        self._session.append("step/end", {"turn": self._number, "step": work.step})
+
+
+class Step:
+    """One step of a turn, a model call and the tools it asked for: ``async with turn.step() as step``.
+
+    Leaving, on any path, appends a ``tool/result`` for every unanswered call, by the same rules as the repair
+    after a crash, then ``step/end``.
+    """
+
+    def __init__(self, turn: Turn, recorder: Recorder) -> None:
+        self._turn = turn
+        self._recorder = recorder
+        self._session = recorder.session
+        self._number = 0
+        self._chunks: list[int] = []
+        self._calls: dict[str, int] = {}
+
+    @property
+    def number(self) -> int:
+        """The step's number within its turn; 0 until it was entered."""
+        return self._number
+
+    async def request(self) -> int:
+        """Flush before a model call: when this returns the request is on the disk and the money may be spent.
+
+        Returns ``durable_seq``; raises as :meth:`StoredSession.flush`, and then the model must not be called.
+        """
+        return await self._recorder.flush()
+
+    def chunk(self, chunk: JsonLike) -> Event:
+        """Append one piece of the model's stream.  Raises as :meth:`Session.append`."""
+        data = {**self._place(), "chunk": plain(chunk) if isinstance(chunk, Struct) else chunk}
+        event = self._session.append("assistant/chunk", data)
+        self._chunks.append(event.seq)
+        return event
+
+    def message(self, message: JsonLike, *, usage: JsonLike | None = None) -> Event:
+        """Append the assembled answer, citing the chunks of this step; its role and a missing id are filled in.
+
+        Raises as :meth:`Session.append`.
+        """
+        whole = plain(message)
+        data = {**self._place(), "message": whole}
+        if isinstance(whole, dict):
+            data["message"] = {"role": "assistant", **whole, "id": whole.get("id") or self._recorder.new_id()}
+        if usage is not None:
+            data["usage"] = plain(usage)
+        return self._session.append(
+            "assistant/message", data, surface_op="append", source_event_seqs=self._chunks or None
+        )
+
+    async def call(self, call_id: str, name: str, arguments: str | Mapping[str, object]) -> Event:
+        """Record that a tool is about to run, and flush: **only when this has returned may the tool run**.
+
+        *arguments* are the JSON text that the model produced (a mapping is encoded).  Raises as append and
+        :meth:`StoredSession.flush`; the tool must not run then.
+        """
+        text = arguments if isinstance(arguments, str) else encode(plain(arguments), what="tool/call").decode()
+        data = {**self._place(), "callId": call_id, "name": name, "arguments": text}
+        event = self._session.append("tool/call", data)
+        self._calls[call_id] = event.seq
+        await self._recorder.flush()
+        return event
+
+    def result(
+        self,
+        call_id: str,
+        content: Content,
+        *,
+        is_error: bool | None = None,
+        error: JsonLike | None = None,
+        meta: object = ...,
+        id: str | None = None,
+    ) -> Event:
+        """Append what a call returned; after the last one of the batch, what was injected meanwhile.
+
+        *error* is ``{"name", "code"}`` and makes *is_error* true unless that is given; *meta* is the tool's own
+        JSON.  Raises :class:`InvariantError` for a call that this step does not know or that has a result, and
+        as :meth:`Session.append`.
+        """
+        sources = self._answerable(call_id)
+        block: dict[str, object] = {"type": "tool-result", "toolCallId": call_id, "content": _blocks(plain(content))}
+        if is_error is not None or error is not None:
+            block["isError"] = is_error is not False
+        message = {
+            "source": {"kind": "tool", "callId": call_id},
+            "content": [block],
+            "role": "user",
+            "id": id or self._recorder.new_id(),
+        }
+        data: dict[str, object] = {**self._place(), "message": message}
+        if error is not None:
+            data["error"] = plain(error)
+        if meta is not ...:
+            data["meta"] = plain(meta)
+        event = self._session.append("tool/result", data, surface_op="append", source_event_seqs=sources)
+        self._calls.pop(call_id, None)
+        self._recorder.release()
+        return event
+
+    def _answerable(self, call_id: str) -> tuple[int, ...] | None:
+        """The sources of a result for *call_id*."""
+        for call in self._turn.progress.catch_up().pending:
+            if call.call_id == call_id:
+                return None if call.call_seq is None else (call.call_seq,)
+        if call_id in self._calls:  # recorded, though no message asked for it
+            return (self._calls[call_id],)
+        raise InvariantError(
+            f"call {call_id!r} is not open in this step: it was never asked for, or has its result",
+            event_type="tool/result",
+            seq=self._session.seq,
+        )
+
+    def _place(self) -> dict[str, object]:
+        return {"turn": self._turn.number, "step": self._number}
+
+    async def __aenter__(self) -> Self:
+        progress = self._turn.progress
+        work = progress.catch_up()
+        if work.turn != self._turn.number or work.step is not None:
+            reason = f"turn {self._turn.number} is not open" if work.step is None else f"step {work.step} is still open"
+            raise InvariantError(reason, event_type="step/start", seq=self._session.seq)
+        number = progress.last_step + 1
+        self._session.append("step/start", {"turn": self._turn.number, "step": number})
+        self._number = number
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._recorder.settle(self._close, error, flush=False)
+
+    def _close(self) -> None:
+        if self._turn.progress.catch_up().step == self._number:
+            self._turn.close_step()
+
+
+def _blocks(content: object) -> object:
+    """Content blocks, out of a text or as they are."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _text_of(error: Exception) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an exception that cannot say what it is must not keep the turn open
+        return type(error).__name__
