@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat as modes
 import sys
@@ -208,17 +209,8 @@ class OsFiles:
 
     def sync(self, fd: int) -> None:
         """See :class:`Files`; on macOS ``fsync`` alone leaves the bytes in the drive's cache."""
-        if sys.platform == "darwin":
-            import fcntl  # noqa: PLC0415  # only where it is needed
-
-            try:
-                fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-            except OSError as error:
-                if error.errno not in _NO_FULL_SYNC:
-                    raise
-            else:
-                return
-        os.fsync(fd)
+        if sys.platform != "darwin" or not _full_sync(fd):
+            os.fsync(fd)
 
     def fstat(self, fd: int) -> FileStat:
         """See :class:`Files`."""
@@ -276,24 +268,46 @@ class OsFiles:
 
     def lock(self, fd: int, *, shared: bool = False) -> bool:
         """See :class:`Files`."""
-        if not shared:
-            # The library knows which errors mean "held" on which file system; imported when first needed.
-            from filelock import lock_descriptor  # noqa: PLC0415
-
-            return lock_descriptor(fd, blocking=False)
-        import fcntl  # noqa: PLC0415  # filelock has no shared lock on a descriptor
-
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return _lock_shared(fd) if shared else _lock_exclusive(fd)
 
     def unlock(self, fd: int) -> None:
         """See :class:`Files`."""
-        from filelock import unlock_descriptor  # noqa: PLC0415  # as above
+        _unlock(fd)
 
-        unlock_descriptor(fd)
+
+if sys.platform == "darwin":
+
+    def _full_sync(fd: int) -> bool:
+        """Sync through the drive's cache; whether this file system can."""
+        try:
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            if error.errno not in _NO_FULL_SYNC:
+                raise
+            return False
+        return True
+
+
+def _lock_exclusive(fd: int) -> bool:
+    # The library knows which errors mean "held" on which file system; imported when first needed.
+    from filelock import lock_descriptor  # noqa: PLC0415
+
+    return lock_descriptor(fd, blocking=False)
+
+
+def _unlock(fd: int) -> None:
+    from filelock import unlock_descriptor  # noqa: PLC0415  # as above
+
+    unlock_descriptor(fd)
+
+
+def _lock_shared(fd: int) -> bool:
+    # filelock has no shared lock on a descriptor.
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _tightened(fd: int) -> int:
