@@ -21,7 +21,9 @@ import scripted_model
 from sessionstore import BlockEnd, SessionStore, TextDelta, ToolCallBlock
 
 if TYPE_CHECKING:
-    from sessionstore.stored import StoredSession
+    from collections.abc import Awaitable, Callable
+
+    from sessionstore import StoredSession
 
 
 async def run_shell(command: str) -> str:
@@ -42,7 +44,7 @@ async def read_file(path: str) -> str:
     return await asyncio.to_thread(Path(path).read_text, encoding="utf-8")
 
 
-TOOLS = {"run-shell": run_shell, "read-file": read_file}
+TOOLS: dict[str, Callable[..., Awaitable[str]]] = {"run-shell": run_shell, "read-file": read_file}
 
 
 async def run_turn(session: StoredSession, prompt: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -59,7 +60,8 @@ def kill_in_the_middle(workspace: Path) -> Path:
                 time.sleep(0.01)
             say(f"\nkill -9 {process.pid}: the tool has written its line and is still running")
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     return log
 
 
@@ -87,8 +89,10 @@ def show_history(log: Path) -> None:
     """Who said what, from the log alone."""
     for event in scan_log(log.read_bytes()).events:
         data = json.loads(event.data_json)
-        message = data.get("message", data) if event.surface_op is not None else None
-        for block in message["content"] if message else ():
+        if event.surface_op is None:
+            continue
+        message = data.get("message", data)
+        for block in message["content"]:
             inner = block.get("content", [block])[0]
             said = inner.get("text") or f"[{inner.get('name')} {inner.get('arguments')}]"
             say(f"  seq {event.seq:>3}  {message['source']['kind']:>5}: {shorten(said, 110)}")

@@ -25,7 +25,7 @@ from sessionstore import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from sessionstore import ContentBlock, StreamChunk
+    from sessionstore.messages import ContentBlock, StreamChunk
 
 PROVIDER, MODEL = "scripted", "shopping-1"
 

@@ -17,6 +17,7 @@ from sessionstore import (
     Session,
     SessionStore,
     SessionStoreError,
+    StoredSession,
     TextDelta,
     derive_event_message,
     fold_surface,
@@ -102,7 +103,7 @@ async def errors(store: SessionStore) -> None:
         print(other)
 
 
-async def recorder(session: Session) -> None:
+async def recorder(session: StoredSession) -> None:
     """The recorder brackets an agent's turn."""
     async with session.turn() as turn, turn.step() as step:
         await step.request()

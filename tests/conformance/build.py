@@ -17,9 +17,9 @@ USER = {"kind": "user"}
 MODEL = {"kind": "model", "provider": "p", "model": "m"}
 
 
-def event(type: str, seq: int, data: object, *, time: int = 1000, **envelope: object) -> Event:
+def event(type: str, seq: int, data: Any, *, time: int = 1000, **envelope: Any) -> Event:
     """One event from its parts."""
-    return Event.from_dict({"type": type, "seq": seq, "time": time, "data": data, **envelope})  # type: ignore[dict-item]
+    return Event.from_dict({"type": type, "seq": seq, "time": time, "data": data, **envelope})
 
 
 def text(
@@ -100,21 +100,25 @@ def turn_end(turn: int = 1, kind: str = "completed") -> dict[str, Any]:
     return {"turn": turn, "reason": {"kind": kind}}
 
 
+def _surface(extra: dict[str, Any]) -> dict[str, Any]:
+    return {"surface_op": "append", **extra}
+
+
 def say(session: Session, id: str = "u1", text: str = "hi", **extra: Any) -> Event:
     """Append a user message to the surface."""
-    return session.append("user/message", user_message(id, text), **{"surface_op": "append", **extra})
+    return session.append("user/message", user_message(id, text), **_surface(extra))
 
 
 def answer(session: Session, id: str = "a1", content: Sequence[dict[str, Any]] | None = None, **extra: Any) -> Event:
     """Append an assistant message to the surface."""
     data = {"turn": 1, "step": 1, "message": assistant_message(id, content)}
-    return session.append("assistant/message", data, **{"surface_op": "append", **extra})
+    return session.append("assistant/message", data, **_surface(extra))
 
 
 def result(session: Session, call_id: str = "c1", text: str = "done", **extra: Any) -> Event:
     """Append a tool result to the surface."""
     data = {"turn": 1, "step": 1, "message": tool_message(call_id, text=text)}
-    return session.append("tool/result", data, **{"surface_op": "append", **extra})
+    return session.append("tool/result", data, **_surface(extra))
 
 
 def closed_turn(session: Session, turn: int = 1) -> None:
@@ -129,6 +133,11 @@ def closed_turn(session: Session, turn: int = 1) -> None:
     )
     session.append("step/end", {"turn": turn, "step": 1})
     session.append("turn/end", turn_end(turn))
+
+
+def nodes(session: Session) -> tuple[int, ...]:
+    """The surface's nodes."""
+    return session.surface.nodes
 
 
 def dicts(session: Session) -> list[dict[str, Any]]:

@@ -120,7 +120,7 @@ def test_a_derived_message_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         message.id = "other"  # type: ignore[union-attr,misc]
     with pytest.raises((AttributeError, TypeError)):
-        message.content[0].text = "other"  # type: ignore[union-attr,index,misc]
+        message.content[0].text = "other"  # type: ignore[union-attr,misc]
     assert isinstance(message.content, tuple)  # type: ignore[union-attr]
     session.derive_messages().clear()
     assert len(session.derive_messages()) == 1
@@ -259,9 +259,10 @@ def test_metadata_on_log_only_types_is_refused_at_append_and_in_seeds() -> None:
     """Only message-producing events are on the surface or cite sources."""
     session = Session("s")
     say(session)
-    for extra in ({"surface_op": "append"}, {"source_event_seqs": [0]}):
+    refused: tuple[dict[str, Any], ...] = ({"surface_op": "append"}, {"source_event_seqs": [0]})
+    for extra in refused:
         with pytest.raises(InvalidEventError):
-            session.append("turn/start", turn_start(), **extra)  # type: ignore[call-overload]
+            session.append("turn/start", turn_start(), **extra)
     for extra in ({"surfaceOp": "append"}, {"sourceEventSeqs": [0]}):
         seed = [*dicts(session), {"type": "turn/start", "seq": 1, "time": 1, "data": turn_start(), **extra}]
         with pytest.raises(InvalidEventError):
@@ -277,7 +278,7 @@ def test_seeded_and_appended_events_are_immutable() -> None:
         with pytest.raises(AttributeError):
             events[0].seq = 5  # type: ignore[misc]
         with pytest.raises(AttributeError):
-            events[0].data.id = "x"  # type: ignore[union-attr,misc]
+            events[0].data.id = "x"  # type: ignore[union-attr]
         data: Any = events[1].data
         with pytest.raises(TypeError):
             data["a"] = 1

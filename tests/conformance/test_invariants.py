@@ -28,9 +28,9 @@ PLACE = {"turn": 1, "step": 1}
 def log(*entries: tuple[str, Any]) -> list[Any]:
     """Events of these types and payloads; message-producing types are appended to the surface."""
     surface = {"user/message", "assistant/message", "tool/result", "steering/message"}
+    marker: dict[str, Any] = {"surfaceOp": "append"}
     return [
-        event(type_, seq, data, **({"surfaceOp": "append"} if type_ in surface else {}))
-        for seq, (type_, data) in enumerate(entries)
+        event(type_, seq, data, **(marker if type_ in surface else {})) for seq, (type_, data) in enumerate(entries)
     ]
 
 

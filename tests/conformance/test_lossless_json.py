@@ -82,7 +82,7 @@ def test_a_shared_reference_is_duplicated() -> None:
     [
         (1, (2, 3)),
         collections.OrderedDict(a=1),
-        collections.defaultdict(list, a=1),
+        collections.defaultdict(int, a=1),
         type("Strange", (str,), {})("x"),
         Level.LOW,
     ],

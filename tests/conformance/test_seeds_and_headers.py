@@ -172,7 +172,7 @@ def test_a_bad_entry_refuses_the_seed_by_its_index(item: Any) -> None:
 
 def test_any_mapping_is_a_shell() -> None:
     """A seed entry may be any mapping, read-only ones included."""
-    item = MappingProxyType({"type": "my/event", "seq": 0, "time": 1, "data": {"a": 1}})
+    item: Any = MappingProxyType({"type": "my/event", "seq": 0, "time": 1, "data": {"a": 1}})
     assert Session("s", [item]).events[0].to_dict() == dict(item)
 
 
@@ -201,13 +201,13 @@ def test_a_broken_envelope_is_refused(change: dict[str, Any]) -> None:
 
 def test_an_unknown_envelope_key_is_kept() -> None:
     """A field of a newer writer must not cost the user the log."""
-    item = {"type": "my/event", "seq": 0, "time": 1, "data": 1, "ignorable": True, "later": {"a": 1}}
+    item: Any = {"type": "my/event", "seq": 0, "time": 1, "data": 1, "ignorable": True, "later": {"a": 1}}
     assert Session("s", [item]).events[0].to_dict() == item
 
 
 def test_a_negative_time_is_accepted() -> None:
     """A clock before 1970 is odd, and no reason to lose a session."""
-    item = {"type": "my/event", "seq": 0, "time": -5, "data": 1}
+    item: Any = {"type": "my/event", "seq": 0, "time": -5, "data": 1}
     assert Session("s", [item]).events[0].time == -5
 
 

@@ -13,7 +13,18 @@ from sessionstore.events import Event, Replace
 from sessionstore.session import Session
 from sessionstore.surface import fold_surface
 from sessionstore.vocabulary import SURFACE_TYPES
-from tests.conformance.build import answer, dicts, event, result, say, tool_call, tool_message, turn_start, user_message
+from tests.conformance.build import (
+    answer,
+    dicts,
+    event,
+    nodes,
+    result,
+    say,
+    tool_call,
+    tool_message,
+    turn_start,
+    user_message,
+)
 
 
 def replace(start: int, end: int) -> dict[str, Any]:
@@ -92,18 +103,18 @@ def test_a_replacement_cites_everything_that_it_shadows() -> None:
     refused(three(), surface_op=replace(0, 0))
     session = three()
     say(session, "new", surface_op=replace(1, 1), source_event_seqs=[0, 1])
-    assert session.surface.nodes == (0, 3, 2)
+    assert nodes(session) == (0, 3, 2)
 
 
 def test_a_replacement_takes_the_place_of_its_range_only() -> None:
     """A single node, a range, the head, the middle: order is kept, the generation counts."""
     session = three()
     say(session, "n1", surface_op=Replace(1, 1), source_event_seqs=[1])
-    assert session.surface.nodes == (0, 3, 2)
+    assert nodes(session) == (0, 3, 2)
     say(session, "n2", surface_op=replace(0, 3), source_event_seqs=[0, 3])
-    assert session.surface.nodes == (4, 2)
+    assert nodes(session) == (4, 2)
     say(session, "u4")
-    assert session.surface.nodes == (4, 2, 5)
+    assert nodes(session) == (4, 2, 5)
     assert session.surface.replace_generation == 2
 
 
@@ -111,9 +122,9 @@ def test_positions_count_not_numbers() -> None:
     """After a replacement a larger seq may stand before a smaller one."""
     session = three()
     say(session, "n1", surface_op=replace(0, 0), source_event_seqs=[0])
-    assert session.surface.nodes == (3, 1, 2)
+    assert nodes(session) == (3, 1, 2)
     say(session, "n2", surface_op=replace(3, 1), source_event_seqs=[3, 1])
-    assert session.surface.nodes == (4, 2)
+    assert nodes(session) == (4, 2)
     refused(session, surface_op=replace(2, 4), source_event_seqs=[2, 4])
 
 
@@ -163,7 +174,7 @@ def test_a_tool_result_may_change_its_content() -> None:
     """Pruning keeps the message and changes what the block says."""
     session = with_result()
     rewrite(session, payload())
-    assert session.surface.nodes == (0, 1, 3)
+    assert nodes(session) == (0, 1, 3)
     (block,) = session.derive_messages()[-1].content  # type: ignore[union-attr]
     assert block.content[0].text == "pruned"  # type: ignore[union-attr]
 
@@ -175,7 +186,7 @@ def test_a_tool_result_replaces_exactly_one_tool_result() -> None:
         rewrite(session, payload(), 1, 2)
     with pytest.raises(InvalidEventError):
         rewrite(session, payload(), 1, 1)
-    assert session.surface.nodes == (0, 1, 2)
+    assert nodes(session) == (0, 1, 2)
 
 
 def _message(**changes: Any) -> dict[str, Any]:
@@ -206,7 +217,7 @@ def test_a_tool_result_may_change_nothing_else(data: dict[str, Any]) -> None:
     session = with_result()
     with pytest.raises(InvalidEventError):
         rewrite(session, data)
-    assert session.surface.nodes == (0, 1, 2)
+    assert nodes(session) == (0, 1, 2)
 
 
 META = {"a": [1, {"b": 2}], "c": "x"}
@@ -234,7 +245,7 @@ def test_what_may_not_change_is_compared_by_structure(meta: Any, accepted: bool)
     session.append("tool/result", payload(message=tool_message(), meta=META), surface_op="append")
     if accepted:
         rewrite(session, payload(meta=meta))
-        assert session.surface.nodes == (0, 1, 3)
+        assert nodes(session) == (0, 1, 3)
     else:
         with pytest.raises(InvalidEventError):
             rewrite(session, payload(meta=meta))
@@ -299,18 +310,18 @@ def test_the_incremental_surface_equals_the_fold(program: list[tuple[str, Any]])
                 session.append("my/event", {})
         else:
             start, end = what
-            nodes = session.surface.nodes
-            cited = [s for s in nodes if s < session.seq] or None
+            cited = list(session.surface.nodes) or None
             try:
                 say(session, f"u{number}", surface_op=replace(start, end), source_event_seqs=cited)
             except InvalidEventError as refusal:
                 assert (session.surface.nodes, session.surface.replace_generation) == before
+                extra: dict[str, Any] = {} if cited is None else {"sourceEventSeqs": cited}
                 candidate = event(
                     "user/message",
                     session.seq,
                     user_message(f"u{number}"),
                     surfaceOp=replace(start, end),
-                    **({} if cited is None else {"sourceEventSeqs": cited}),
+                    **extra,
                 )
                 with pytest.raises(InvalidEventError) as folded:
                     fold_surface([*session.events, candidate])
@@ -330,7 +341,7 @@ def test_derivation_follows_the_surface() -> None:
     answer(session, "a1", content=[])
     answer(session, "a2")
     say(session, "sum", surface_op=replace(1, 2), source_event_seqs=[1, 2])
-    assert session.surface.nodes == (5, 3, 4)
+    assert nodes(session) == (5, 3, 4)
     assert [m.id for m in session.derive_messages()] == ["sum", "a2"]  # type: ignore[union-attr]
 
 
