@@ -113,7 +113,7 @@ class MemoryBackend:
 
     def writer(self, header: Header) -> Writer:
         """See :class:`sessionstore.backends.base.Backend`."""
-        return _MemoryWriter(self, header)
+        return _MemoryWriter(self, header.id, header)
 
     async def open(self, session_id: str) -> tuple[Writer, Stored]:
         """See :class:`sessionstore.backends.base.Backend`."""
@@ -121,7 +121,7 @@ class MemoryBackend:
         self._hold(session_id)
         try:
             stored = await settle(self._read, session_id)
-            writer = _MemoryWriter(self, stored.scan.header, session_id=session_id)
+            writer = _MemoryWriter(self, session_id, stored.scan.header)
             writer.adopt(self._find(session_id), len(stored.scan.log))
             return writer, stored
         except BaseException:
@@ -141,6 +141,7 @@ class MemoryBackend:
         self, *, cwd: str | AnyCwd | None = ANY, limit: int | None = None, after: tuple[int, str] | None = None
     ) -> Page:
         """See :class:`sessionstore.backends.base.Backend`."""
+
         def rows() -> Page:
             found = (self._info(session_id) for session_id in list(self._logs))
             return make_page(
@@ -250,10 +251,10 @@ def _last_time(scan: ScanResult) -> int | None:
 class _MemoryWriter:
     """The writing side of one session in memory."""
 
-    def __init__(self, backend: MemoryBackend, header: Header | None, *, session_id: str | None = None) -> None:
+    def __init__(self, backend: MemoryBackend, session_id: str, header: Header | None) -> None:
         self._backend = backend
         self._header = header
-        self._id = session_id if header is None or session_id is not None else header.id
+        self._id = session_id
         self._log: _Log | None = None
         self._revision = 0
         self._next_seq = 0

@@ -41,7 +41,7 @@ from sessionstore.recovery.records import BLANKS, Defect, ends_in_turn_end, read
 if TYPE_CHECKING:
     from sessionstore.backends.files import Files
 
-__all__ = ["MAX_HEADER", "TAIL", "list_sessions"]
+__all__ = ["MAX_HEADER", "TAIL", "header_of", "list_sessions"]
 
 TAIL: Final = 64 * 1024
 """Bytes looked at from the end of a log."""
@@ -121,7 +121,7 @@ def _list_one(files: Files, paths: SessionPaths, lock_dir: str | None) -> Sessio
         return None
     except OSError as error:
         return _unreadable(session_id, error, paths.directory)
-    logs = [compression for compression, name in LOG_NAMES.items() if name in names]
+    logs: list[Compression] = [compression for compression, name in LOG_NAMES.items() if name in names]
     if not logs:
         return None
     try:
@@ -203,6 +203,20 @@ def _misplaced(files: Files, paths: SessionPaths, session_id: str, header: Heade
 
 
 # The head
+
+
+def header_of(files: Files, directory: str) -> Header | None:
+    """The header of the log in *directory*; ``None`` when there is none to read.  Raises ``OSError``."""
+    for compression, name in LOG_NAMES.items():
+        try:
+            fd = files.open_read(os.path.join(directory, name))
+        except FileNotFoundError:
+            continue
+        try:
+            return _read_head(files, fd, files.fstat(fd), compression).header
+        finally:
+            files.close(fd)
+    return None
 
 
 class _Head(Struct):

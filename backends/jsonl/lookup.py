@@ -7,6 +7,9 @@ project.  Nothing is cached: other processes create, delete and move sessions.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import logging
 import os
 import re
 from typing import TYPE_CHECKING, Final
@@ -18,9 +21,11 @@ from sessionstore.backends.paths import LOCK_NAME, LOG_NAMES, Compression, Sessi
 from sessionstore.errors import DuplicateSessionError, SessionNotFoundError, StorageError
 
 if TYPE_CHECKING:
-    from sessionstore.backends.files import Files, Identity
+    from sessionstore.backends.files import Files
 
-__all__ = ["Found", "find_session", "project_directories", "session_at"]
+__all__ = ["Found", "check_place", "find_session", "project_directories", "warn_of_mixed_root"]
+
+_logger = logging.getLogger("sessionstore")
 
 # What an id that was too long for a directory name was shortened to.  Such a name does not give the id back, so
 # a session whose header is lost can only be named by its directory.
@@ -30,8 +35,8 @@ _SHORTENED: Final = re.compile(r"[A-Za-z0-9._~-]{160}~~[0-9a-f]{32}\Z")
 class Found(Struct, frozen=True):
     """A stored session: its paths, which encoding its log has, and the log's stat when it was found.
 
-    ``linked`` says that a symbolic link stands between the root and the log: such a session can be read, and is
-    not written.
+    ``linked`` says that the session's directory, or the project's, is a symbolic link: such a session can be read,
+    and is not written.
     """
 
     paths: SessionPaths
@@ -59,11 +64,10 @@ def project_directories(files: Files, root: str) -> list[str]:
     return sorted(name for name in names if not name.startswith("."))
 
 
-def session_at(files: Files, root: str, project: str, segment: str, *, session_id: str) -> Found | None:
-    """The session in that project directory under that name; ``None`` when there is none.
+def _session_at(files: Files, root: str, project: str, segment: str) -> list[Found]:
+    """The session in that project directory under that name: none, one, or one in each encoding.
 
     Raises:
-        DuplicateSessionError: it has two logs, one of each encoding.
         OSError: that cannot be found out.
     """
     parent = os.path.join(root, project)
@@ -72,24 +76,21 @@ def session_at(files: Files, root: str, project: str, segment: str, *, session_i
         stat = files.stat(directory)
         linked = stat.kind == "link" or files.stat(parent).kind == "link"
         if (files.stat(directory, follow=True) if linked else stat).kind != "directory":
-            return None
+            return []
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return []
     paths = SessionPaths(root, parent, directory, os.path.join(directory, LOCK_NAME))
     logs: list[Found] = []
     for compression in LOG_NAMES:
-        try:
-            log = files.stat(paths.log(compression))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        logs.append(Found(paths, compression, log, linked or log.kind == "link"))
-    if len(logs) > 1:
-        raise DuplicateSessionError(session_id, paths=[found.log for found in logs])
-    return logs[0] if logs else None
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            logs.append(Found(paths, compression, files.stat(paths.log(compression)), linked))
+    return logs
 
 
-def find_session(files: Files, root: str, session_id: str) -> Found:
+def find_session(files: Files, root: str, session_id: str, *, any_encoding: bool = False) -> Found:
     """The one place where *session_id* is stored.
+
+    With *any_encoding* a directory that holds a log of each encoding counts as one session, too.
 
     Raises:
         InvalidEventError: the id is empty.
@@ -98,35 +99,75 @@ def find_session(files: Files, root: str, session_id: str) -> Found:
         StorageError: the root cannot be read, or a project directory that may have it cannot.
     """
     segments = [encode_id(session_id)]
-    if _SHORTENED.match(session_id) and session_id != segments[0]:
+    if _SHORTENED.match(session_id):
         segments.append(session_id)
     projects = project_directories(files, root)
     for segment in segments:
         found = _find(files, root, projects, segment, session_id)
-        if found is not None:
-            return found
+        places = {each.paths.directory if any_encoding else each.log for each in found}
+        if len(places) > 1:
+            raise DuplicateSessionError(session_id, paths=[each.log for each in found])
+        if found:
+            return found[0]
     raise SessionNotFoundError(session_id, where=root)
 
 
-def _find(files: Files, root: str, projects: list[str], segment: str, session_id: str) -> Found | None:
-    places: dict[Identity, Found] = {}
+def _find(files: Files, root: str, projects: list[str], segment: str, session_id: str) -> list[Found]:
+    found: list[Found] = []
     unreadable: tuple[str, OSError] | None = None
     for project in projects:
         try:
-            found = session_at(files, root, project, segment, session_id=session_id)
+            found += _session_at(files, root, project, segment)
         except OSError as error:
             unreadable = (os.path.join(root, project), error)
-            continue
-        if found is None:
-            continue
-        known = places.get(found.stat.identity)
-        if known is None or known.linked:  # two names of one log are one session; the name without links counts
-            places[found.stat.identity] = found
-    if len(places) > 1:
-        raise DuplicateSessionError(session_id, paths=[found.log for found in places.values()])
-    if not places and unreadable is not None:
+    # Two names of one log are one session; the name without links on the way counts.
+    own = {each.stat.identity: each for each in found if not each.linked}
+    found = [each for each in found if own.get(each.stat.identity, each) is each]
+    if not found and unreadable is not None:
         # "not found" would be a guess: the session may well be in the project that cannot be read.
-        raise StorageError(
-            "look for the session in", path=unreadable[0], os_error=unreadable[1], session_id=session_id
-        ) from unreadable[1]
-    return next(iter(places.values()), None)
+        path, reason = unreadable
+        raise StorageError("look for the session in", path=path, os_error=reason, session_id=session_id) from reason
+    return found
+
+
+def check_place(files: Files, paths: SessionPaths) -> None:
+    """Check, writing nothing, that the directory of a new session could be made.
+
+    Raises:
+        OSError: something else is in the way, or the place cannot be written.
+    """
+    path = paths.directory
+    while True:
+        try:
+            kind = files.stat(path, follow=len(path) <= len(paths.root)).kind
+        except (FileNotFoundError, NotADirectoryError):
+            if os.path.dirname(path) == path:
+                raise
+            path = os.path.dirname(path)
+            continue
+        if kind != "directory":
+            raise NotADirectoryError(errno.ENOTDIR, f"{path} is not a directory", path)
+        if not files.writable(path):
+            raise PermissionError(errno.EACCES, f"{path} cannot be written", path)
+        return
+
+
+def warn_of_mixed_root(files: Files, root: str, compression: Compression) -> None:
+    """Log a warning when *root* holds sessions of another encoding than *compression*: the reference refuses that.
+
+    Raises:
+        StorageError: the root cannot be read.
+    """
+    others = [name for other, name in LOG_NAMES.items() if other != compression]
+    for project in project_directories(files, root):
+        directory = os.path.join(root, project)
+        with contextlib.suppress(OSError):
+            for segment in files.listdir(directory):
+                for name in others:
+                    with contextlib.suppress(OSError):
+                        files.stat(os.path.join(directory, segment, name))
+                        _logger.warning(
+                            "%s holds sessions with and without compression; this library reads both, "
+                            "the reference implementation refuses such a root", root,
+                        )  # fmt: skip
+                        return

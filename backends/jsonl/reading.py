@@ -29,7 +29,7 @@ from sessionstore.seeds import check_seed_event
 from sessionstore.vocabulary import SURFACE_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from sessionstore.backends.files import Files
     from sessionstore.backends.jsonl.lookup import Found
@@ -59,7 +59,7 @@ class Reading(Struct):
 
 
 @contextmanager
-def open_log(files: Files, found: Found, session_id: str) -> Iterator[tuple[int, FileStat]]:
+def open_log(files: Files, found: Found, session_id: str) -> Generator[tuple[int, FileStat]]:
     """The log's descriptor and stat.  Raises :class:`StorageError` for whatever goes wrong while it is open."""
     with storage_errors("read", path=found.log, session_id=session_id):
         if found.stat.kind == "link":
@@ -104,13 +104,11 @@ def read_log(
 
 
 def unchanged(files: Files, found: Found, reading: Reading) -> bool:
-    """Whether what was read can be what the file held: it is still the same one, and at most it has grown."""
+    """Whether the log is still, to all appearance, what was read."""
     try:
-        now = files.stat(found.log)
+        return files.stat(found.log) == reading.stat
     except OSError:
         return False
-    before = reading.stat
-    return now.identity == before.identity and (now.size > before.size or now.mtime_ns == before.mtime_ns)
 
 
 def _check_place(files: Files, found: Found, session_id: str, scan: ScanResult) -> ScanResult:

@@ -17,15 +17,16 @@ from msgspec import Struct
 
 from sessionstore.backends.base import TrashEntry
 from sessionstore.backends.files import ensure_directories, storage_errors, write_all
-from sessionstore.backends.paths import LOG_NAMES, TRASH, decode_segment
-from sessionstore.errors import InvalidEventError, SessionNotFoundError
+from sessionstore.backends.jsonl.listing import header_of
+from sessionstore.backends.paths import LOG_NAMES, TRASH, decode_segment, project_name
+from sessionstore.errors import InvalidEventError, SessionNotFoundError, StorageError
 from sessionstore.lossless import decode, encode
 
 if TYPE_CHECKING:
     from sessionstore.backends.files import Files
     from sessionstore.backends.jsonl.lookup import Found
 
-__all__ = ["Buried", "bury", "empty_trash", "find_buried", "list_trash", "unbury"]
+__all__ = ["Buried", "bury", "empty_trash", "find_buried", "home_of", "list_trash", "unbury"]
 
 _NOTE_NAME: Final = "note.json"
 _KEY: Final = re.compile(r"(\d{1,16})-(\d{1,6})\Z")
@@ -96,6 +97,26 @@ def find_buried(files: Files, root: str, entry: TrashEntry) -> Buried:
     if buried is None:
         raise SessionNotFoundError(entry.id, where=trash)
     return buried
+
+
+def home_of(files: Files, buried: Buried) -> str:
+    """The project directory that a buried session came from: by its note, else by its header.
+
+    Raises:
+        StorageError: neither says so.
+    """
+    if buried.project is not None:
+        return buried.project
+    with storage_errors("restore", path=buried.directory, session_id=buried.entry.id):
+        header = header_of(files, buried.directory)
+    if header is None:
+        raise StorageError(
+            "restore",
+            path=buried.directory,
+            session_id=buried.entry.id,
+            hint="its note and its header are lost, so where it belongs is unknown; move it to a project directory",
+        )
+    return project_name(header.cwd)
 
 
 def unbury(files: Files, root: str, buried: Buried, project: str) -> None:
