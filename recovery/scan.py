@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
-from sessionstore.seeds import check_seed_event
 
 from sessionstore.errors import InvalidEventError, UnsupportedFormatError
 from sessionstore.eventlog import EventLog
@@ -22,6 +21,7 @@ from sessionstore.recovery.findings import Finding, FindingList, Kind, Verdict
 from sessionstore.recovery.format import MAX_LINE, TURN_END, TURN_START
 from sessionstore.recovery.lines import EMPTINESS, LineSplitter, Overlong
 from sessionstore.recovery.records import BLANKS, BOM, Defect, Record, ends_in_turn_end, read_header, read_record
+from sessionstore.seeds import check_seed_event
 from sessionstore.surface import Surface
 
 if TYPE_CHECKING:

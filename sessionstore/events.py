@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import force_setattr
 
 from sessionstore.errors import InvalidEventError
-from sessionstore.lossless import MAX_SAFE, Json, decode, encode, freeze, json_equal
+from sessionstore.lossless import MAX_SAFE, Json, decode, encode, freeze, json_equal, member_texts
 from sessionstore.messages import ReasoningDelta, TextDelta, ToolCallDelta
 from sessionstore.vocabulary import AssistantChunk, EventTypes, decode_payload, is_typed
 
@@ -178,8 +178,7 @@ class Event(Struct, frozen=True, eq=False, gc=False):
         try:
             return bytes(_envelope(line).data)
         except (msgspec.MsgspecError, RecursionError):
-            value = decode(line)
-            return encode(value.get("data") if isinstance(value, dict) else None)
+            return member_texts(line).get("data", b"null")
 
     def to_json(self) -> bytes:
         """The event as one line of JSON without its newline: the very bytes, where it was read from a log."""
@@ -206,8 +205,7 @@ class Event(Struct, frozen=True, eq=False, gc=False):
             raw = found.surface_op if name == "surfaceOp" else found.source_event_seqs
             return bytes(raw) if isinstance(raw, Raw) else None
         except (msgspec.MsgspecError, RecursionError):
-            value = decode(self._line, exact=False)
-            return encode(value[name]) if isinstance(value, dict) and name in value else None
+            return member_texts(self._line).get(name)
 
     def _read_data(self) -> Payload:
         if self._delta is not None:

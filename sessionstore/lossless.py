@@ -24,7 +24,7 @@ import msgspec
 
 from sessionstore.errors import InvalidEventError
 
-__all__ = ["MAX_DEPTH", "MAX_SAFE", "Json", "decode", "encode", "freeze", "json_equal"]
+__all__ = ["MAX_DEPTH", "MAX_SAFE", "Json", "decode", "encode", "freeze", "json_equal", "member_texts"]
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
@@ -75,6 +75,18 @@ def decode(raw: bytes, *, exact: bool = True) -> Json:
     if exact and _NEGATIVE_ZERO.search(raw) is not None:
         return _Reader(raw, exact).read()
     return value
+
+
+def member_texts(raw: bytes) -> dict[str, bytes]:
+    """Return the JSON text of each member of the object *raw*: the very bytes, whatever msgspec makes of them.
+
+    Raises:
+        InvalidEventError: not JSON, not UTF-8, too deep, or not an object.
+    """
+    reader = _Reader(raw, exact=False)
+    if not isinstance(reader.read(), dict):
+        raise InvalidEventError("not a JSON object")
+    return reader.members
 
 
 def freeze(value: Json) -> Json:
@@ -247,6 +259,7 @@ class _Reader:
 
     def __init__(self, raw: bytes, exact: bool) -> None:
         self._exact = exact
+        self.members: dict[str, bytes] = {}  # of the outermost object
         try:
             self._text = raw.decode()
         except UnicodeDecodeError as error:
@@ -257,10 +270,12 @@ class _Reader:
         text = self._text
         stack: list[dict[str, Json] | list[Json]] = []
         keys: list[str] = []
-        at = self._skip(0)
+        at = begin = self._skip(0)
         while True:
             char = text[at : at + 1]
             value: Json
+            if len(stack) == 1:
+                begin = at
             if char in {"{", "["}:
                 if len(stack) > MAX_DEPTH:  # one more than a payload may have: the event around it
                     raise InvalidEventError(f"nested deeper than {MAX_DEPTH} levels")
@@ -276,13 +291,15 @@ class _Reader:
                 value, at = self._scalar(at)
             # The value is complete: put it into its container, and close what it closes.
             while True:
-                at = self._skip(at)
+                end, at = at, self._skip(at)
                 if not stack:
                     if at != len(text):
                         raise self._bad(at)
                     return value
                 top = stack[-1]
                 if isinstance(top, dict):
+                    if len(stack) == 1:
+                        self.members[keys[-1]] = text[begin:end].encode()
                     top[keys.pop()] = value
                 else:
                     top.append(value)

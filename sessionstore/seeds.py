@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NoReturn
 
-import msgspec
-
 from sessionstore.errors import InvalidEventError, UnsupportedFormatError
 from sessionstore.legacy import RETIRED_MESSAGES, legacy_message
 from sessionstore.lossless import decode
-from sessionstore.opaque import UNREADABLE
 from sessionstore.vocabulary import RETIRED_TYPES, SURFACE_TYPES, decode_payload, retired_form
 
 if TYPE_CHECKING:
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["check_seed_event"]
 
 _CHECKED: Final = SURFACE_TYPES | RETIRED_TYPES | RETIRED_MESSAGES | {"request/header"}
-_decode: Final = msgspec.json.Decoder().decode
 
 
 def check_seed_event(event: Event) -> None:
@@ -66,11 +62,7 @@ def _refuse_marker(event: Event) -> None:
 
 def _read(raw: bytes) -> Json:
     """The value, without the care about numbers: a load keeps text that only a reader of the number refuses."""
-    try:
-        value: Json = _decode(raw)
-    except UNREADABLE:
-        return decode(raw)
-    return value
+    return decode(raw, exact=False)
 
 
 def _check(name: str, data: Json) -> None:

@@ -292,7 +292,7 @@ def retired_form(type: str, raw: bytes) -> str | None:
     try:
         reason = _reason(raw).reason
     except UNREADABLE:
-        value = decode(raw)
+        value = decode(raw, exact=False)
         if not isinstance(value, dict) or value.get("reason") != "fallback":
             return None
         reason = "fallback"

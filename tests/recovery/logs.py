@@ -17,7 +17,7 @@ HEADER: dict[str, Any] = {
 
 def line(value: object) -> bytes:
     """One line of JSON as our writer makes it, with its newline."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def header(**changes: Any) -> bytes:
@@ -40,7 +40,15 @@ def row(seq0: int, texts: list[str], /, *, kind: str = "text-chunks", **changes:
 
 def tool_row(seq0: int, args: list[str], /, **changes: Any) -> bytes:
     """A packed row of tool-call deltas."""
-    data: dict[str, Any] = {"turn": 1, "step": 1, "index": 1, "dt": [0] * (len(args) - 1), "id": "c1", "name": "sh", "args": args}
+    data: dict[str, Any] = {
+        "turn": 1,
+        "step": 1,
+        "index": 1,
+        "dt": [0] * (len(args) - 1),
+        "id": "c1",
+        "name": "sh",
+        "args": args,
+    }
     data.update(changes)
     return line({"type": "tool-call-chunks", "seq0": seq0, "time0": 1_700_000_000_000 + seq0, "data": data})
 

@@ -11,7 +11,9 @@ from tests.recovery import logs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-TEXT = st.text(max_size=8) | st.sampled_from(["", "世界", "\u2028\u0085", "🎉", '"\\', "\x00\x1f", "}{", '{"type":"turn/end"'])
+TEXT = st.text(max_size=8) | st.sampled_from(
+    ["", "世界", "\u2028\u0085", "🎉", '"\\', "\x00\x1f", "}{", '{"type":"turn/end"']
+)
 PLUGIN_DATA = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
@@ -139,4 +141,3 @@ def chunkings(data: bytes) -> st.SearchStrategy[list[bytes]]:
         return [data[a:b] for a, b in zip(points, points[1:], strict=False)]
 
     return st.lists(st.integers(0, len(data)), max_size=8).map(cut)
-

@@ -97,6 +97,16 @@ def test_unusual_spellings_are_accepted_and_kept(odd: bytes) -> None:
     assert result.events[0].type == "turn/start"
 
 
+@pytest.mark.parametrize("odd", ["2e400", "-0.0", "1" * 5000, "[" * 3000 + "]" * 3000])
+def test_numbers_and_depth_that_nobody_reads_do_not_matter(odd: str) -> None:
+    """A message with a lone surrogate and a value beyond what a reader could hold loads, and keeps its text."""
+    message = logs.user(0, "X").replace(b'"X"', b'"\\ud83d","meta":' + odd.encode())
+    result = scan(header(), message)
+    assert (result.verdict, result.surface.nodes) == (Verdict.CLEAN, [0])
+    assert odd.encode() in result.events[0].data_json
+    assert result.events[0].to_json() == message[:-1]
+
+
 def test_unknown_types_are_somebody_elses() -> None:
     """An event of an unknown type with any data is accepted."""
     result = scan(header(), logs.event("acme/odd", 0, None), logs.event("", 1, [{"turn": 1}]))
@@ -611,7 +621,13 @@ def test_a_source_that_breaks_in_the_header() -> None:
 def test_findings_say_where_and_what_and_never_the_contents() -> None:
     """A description has line, byte and one sentence, and nothing of what users wrote."""
     secret = logs.user(17, "hunter2")
-    for bad in (secret[:-9] + b"\n", b"\0" + secret, secret + secret, b"hunter2\n", secret.replace(b'"role"', b'"rule"')):
+    for bad in (
+        secret[:-9] + b"\n",
+        b"\0" + secret,
+        secret + secret,
+        b"hunter2\n",
+        secret.replace(b'"role"', b'"rule"'),
+    ):
         result = scan(header(), *first_turn(), bad)
         assert result.findings
         for finding in result.findings:
