@@ -95,7 +95,7 @@ def show_history(log: Path) -> None:
         for block in message["content"]:
             inner = block.get("content", [block])[0]
             said = inner.get("text") or f"[{inner.get('name')} {inner.get('arguments')}]"
-            say(f"  seq {event.seq:>3}  {message['source']['kind']:>5}: {shorten(said, 110)}")
+            say(f"  seq {event.seq:>3}  {message['source']['kind']:>5}: {shorten(said.strip(), 110)}")
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("code", blocks(README, "python"), ids=lambda code: code.split("\n")[3][:40])
+@pytest.mark.parametrize("code", blocks(README, "python"), ids=["first screen", "agent", "sync"])
 def test_the_code_of_the_readme_runs(code: str, tmp_path: Path) -> None:
     """Each block is a program of its own and ends without an error."""
     env = {**os.environ, "HOME": str(tmp_path), "PYTHONWARNINGS": "error"}
