@@ -20,7 +20,16 @@ from sessionstore.recovery.fast import Readers, read_plain
 from sessionstore.recovery.findings import Finding, FindingList, Kind, Verdict
 from sessionstore.recovery.format import MAX_LINE, TURN_END, TURN_START
 from sessionstore.recovery.lines import EMPTINESS, LineSplitter, Overlong
-from sessionstore.recovery.records import BLANKS, BOM, Defect, Record, ends_in_turn_end, read_header, read_record
+from sessionstore.recovery.records import (
+    BLANKS,
+    BOM,
+    Defect,
+    Record,
+    ends_in_turn_end,
+    read_header,
+    read_intact,
+    read_record,
+)
 from sessionstore.seeds import check_seed_event
 from sessionstore.surface import Surface
 
@@ -278,7 +287,8 @@ class LogScanner:
             record = read_record(body)
         except Defect as defect:
             self._find(defect.kind, defect.message, length=len(line), path=defect.path, expected=expected)
-            self._start_after(line, None)
+            # Behind NULs there may be a whole record: it proves and counts like any other.
+            self._start_after(line, read_intact(line) if defect.kind is Kind.NUL_BLOCK else None)
             return
         if record.seq != expected:
             self._find_jump(record, line, expected)
