@@ -141,8 +141,8 @@ class SessionLock:
         """Whether *fd* is still our descriptor: a program may close all it knows nothing of, and reuse the number."""
         try:
             return self._files.fstat(fd).identity == self._identity
-        except OSError:
-            return False
+        except OSError as error:
+            return error.errno != errno.EBADF  # any other answer comes from the file system, about a file that is open
 
     def _forget(self) -> int | None:
         fd, self._fd = self._fd, None
