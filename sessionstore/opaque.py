@@ -184,7 +184,7 @@ def _fields(value: Struct) -> dict[str, object] | None:
         found = decode(value.json)
         if not isinstance(found, dict):
             raise InvalidEventError("the json of an Unknown is not an object")
-        return found
+        return {**found}
     config = value.__struct_config__
     if config.array_like:
         return None
