@@ -359,15 +359,15 @@ class LogScanner:
         for index in range(start, len(lines)):
             line = lines[index]
             body = line.strip(EMPTINESS)
-            record: Record | None = None
             if body:
+                record: Record | None = None
                 try:
                     record = read_record(body)
                 except Defect as defect:
                     self._find(defect.kind, defect.message, length=len(line), path=defect.path)
                 if record is not None and self._next_after not in (None, record.seq):
                     self._find_jump(record, line, self._next_after)
-            self._weigh(line, record)
+                self._weigh(line, record)
             self._line += 1
             self._offset += len(line) + 1
         return len(lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
@@ -138,6 +139,6 @@ def chunkings(data: bytes) -> st.SearchStrategy[list[bytes]]:
 
     def cut(positions: list[int]) -> list[bytes]:
         points = [0, *sorted(positions), len(data)]
-        return [data[a:b] for a, b in zip(points, points[1:], strict=False)]
+        return [data[a:b] for a, b in itertools.pairwise(points)]
 
     return st.lists(st.integers(0, len(data)), max_size=8).map(cut)

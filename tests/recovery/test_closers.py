@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from sessionstore.events import Event
 from sessionstore.recovery.closers import OpenWork, PendingCall, interrupted_turn_closers, unanswered_result
 from sessionstore.recovery.findings import Verdict
 from sessionstore.recovery.plan import RepairPlan, plan_repair
 from sessionstore.recovery.scan import scan_log
-
 from tests.recovery import logs
 from tests.recovery.logs import assistant, call, closed_log, header, interrupted_log, result, step, turn_end, turn_start
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sessionstore.recovery import scan as scan_module
 from sessionstore.recovery.scan import scan_log
-
 from tests.recovery import logs
 from tests.recovery.strategies import damaged_bytes, log_lines
 from tests.recovery.test_properties import summary

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
+
 from sessionstore.recovery.findings import Verdict
 from sessionstore.recovery.plan import plan_repair
 from sessionstore.recovery.scan import LogScanner, ScanResult, scan_log
-
 from tests.paths import FIXTURES
 
 CASES = sorted(path.parent.name for path in FIXTURES.glob("*/expect.json"))

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sessionstore.invariants import InvariantTrace
 from sessionstore.recovery.closers import interrupted_turn_closers
 from sessionstore.recovery.findings import Verdict
 from sessionstore.recovery.plan import plan_repair
 from sessionstore.recovery.scan import LogScanner, ScanResult, scan_log
-
 from tests.recovery import logs
 from tests.recovery.strategies import chunkings, damaged_bytes, log_lines
 

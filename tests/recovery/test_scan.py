@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from sessionstore.recovery.findings import FINDINGS_PER_KIND, Finding, Kind, Verdict
 from sessionstore.recovery.scan import LogScanner, ScanResult, scan_log
-
 from tests.recovery import logs
 from tests.recovery.logs import closed_log, first_turn, header, interrupted_log, join, line, repeat_line
 
