@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sessionstore.backends.base import Backend, Batch, Writer
-    from sessionstore.header import Header
+    from sessionstore.backends.base import Backend
 
 
 class Place(ABC):
@@ -87,44 +86,3 @@ class Jsonl(Place):
 
 
 PLACES: dict[str, Callable[[Path], Place]] = {"memory": Memory, "jsonl": Jsonl}
-
-
-class Faulty:
-    """A backend in front of another whose writers do as a test says: ``before(batch)`` runs before each append."""
-
-    def __init__(self, inner: Backend) -> None:
-        self.inner = inner
-        self.batches: list[tuple[int, int]] = []
-        self.before: Callable[[Batch], Any] | None = None
-
-    def writer(self, header: Header) -> Writer:
-        """A writer of the backend behind, watched."""
-        return _Watched(self, self.inner.writer(header))  # type: ignore[return-value]
-
-    async def open(self, session_id: str) -> tuple[Writer, Any]:
-        """As the backend behind."""
-        writer, stored = await self.inner.open(session_id)
-        return _Watched(self, writer), stored  # type: ignore[return-value]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-class _Watched:
-    """A writer whose appends are noted, and fail or wait when the test says so."""
-
-    def __init__(self, faulty: Faulty, inner: Writer) -> None:
-        self._faulty = faulty
-        self._inner = inner
-
-    async def append(self, batch: Batch, *, sync: bool) -> None:
-        """Let the test act first, then append."""
-        if self._faulty.before is not None:
-            outcome = self._faulty.before(batch)
-            if outcome is not None:
-                await outcome
-        await self._inner.append(batch, sync=sync)
-        self._faulty.batches.append((batch.first_seq, batch.next_seq))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
