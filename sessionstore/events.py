@@ -231,6 +231,10 @@ class Event(Struct, frozen=True, eq=False, gc=False):
         except InvalidEventError:
             return False
 
+    def __ne__(self, other: object) -> bool:
+        # Struct has one of its own, which compares identities.
+        return not self == other
+
     def __hash__(self) -> int:
         return hash((self.type, self.seq, self.time))
 

@@ -112,6 +112,10 @@ class Header(Struct, frozen=True, kw_only=True, eq=False):
             return False
         return self.text == other.text or json_equal(self._unknown(), other._unknown())
 
+    def __ne__(self, other: object) -> bool:
+        # Struct has one of its own, which compares identities.
+        return not self == other
+
     def __hash__(self) -> int:
         return hash(self._values())
 
@@ -282,7 +286,7 @@ def _decode_object(line: bytes) -> dict[str, Json]:
         raise InvalidEventError(f"the header is not an object but {_shown(found)}", path="$")
     if b"-0" in line:
         found.update(_negative_zeros(line))
-    return cast("dict[str, Json]", found)
+    return found
 
 
 def _negative_zeros(line: bytes) -> dict[str, Json]:

@@ -42,9 +42,9 @@ def call(turn: int, step: int, call_id: str = "c") -> tuple[str, Any]:
 def result(turn: int, step: int, call_id: str = "c", code: str | None = None) -> tuple[str, Any]:
     """A tool result, an error where it has a code."""
     block = {"type": "tool-result", "toolCallId": call_id, "content": [], "isError": code is not None}
-    message = {"source": {"kind": "tool", "callId": call_id}, "content": [block], "role": "user", "id": "m"}
+    body = {"source": {"kind": "tool", "callId": call_id}, "content": [block], "role": "user", "id": "m"}
     error = {} if code is None else {"error": {"name": "E", "code": code}}
-    return "tool/result", place(turn, step, message=message, **error)
+    return "tool/result", place(turn, step, message=body, **error)
 
 
 def start(turn: int, step: int | None = None) -> tuple[str, Any]:
@@ -60,6 +60,11 @@ def end(turn: int, step: int | None = None) -> tuple[str, Any]:
 def chunk(turn: int, step: int) -> tuple[str, Any]:
     """A token."""
     return "assistant/chunk", place(turn, step, chunk={"type": "text-delta", "index": 0, "text": "x"})
+
+
+def message(turn: int, step: int) -> tuple[str, Any]:
+    """What the model said."""
+    return "assistant/message", place(turn, step)
 
 
 def log(*entries: tuple[str, Any]) -> list[Event]:
@@ -207,8 +212,8 @@ def test_a_well_formed_log_is_accepted() -> None:
         ("request/context", {}),
         start(1, 1),
         chunk(1, 1),
-        ("assistant/message", place(1, 1)),
-        ("assistant/message", place(1, 1)),
+        message(1, 1),
+        message(1, 1),
         call(1, 1, "a"),
         call(1, 1, "b"),
         result(1, 1, "b"),
@@ -300,7 +305,7 @@ def test_a_step_starts_in_the_open_turn_when_none_is_open() -> None:
     assert "step 1 is still open" in refusal(replayed(start(1), start(1, 1)), 2, *start(1, 2))
 
 
-@pytest.mark.parametrize("entry", [end, chunk, call, result, lambda t, s: ("assistant/message", place(t, s))])
+@pytest.mark.parametrize("entry", [end, chunk, call, result, message])
 def test_what_happens_in_a_step_names_the_open_one(entry: Any) -> None:
     """Turn and step must both be those that are open."""
     assert "no step is open" in refusal(InvariantTrace(), 0, *entry(1, 1))
@@ -376,8 +381,8 @@ def test_events_without_a_call_id_are_refused() -> None:
         assert "names no call" in refusal(trace, 2, "tool/result", place(1, 1, **more))
         assert "names no call" in refusal(trace, 2, "tool/result", place(1, 1, message={"source": more}))
     messages: list[Any] = [None, [], {}, {"source": "tool"}]
-    for message in messages:
-        assert "names no call" in refusal(trace, 2, "tool/result", place(1, 1, message=message))
+    for odd_message in messages:
+        assert "names no call" in refusal(trace, 2, "tool/result", place(1, 1, message=odd_message))
 
 
 def test_results_of_the_old_form_name_their_call_themselves() -> None:
