@@ -29,12 +29,13 @@ from sessionstore.backends.base import (
 from sessionstore.clock import Clock, system_clock
 from sessionstore.errors import (
     ConcurrentWriteError,
+    InvalidEventError,
     SessionExistsError,
     SessionLockedError,
     SessionNotFoundError,
 )
 from sessionstore.recovery.findings import Verdict
-from sessionstore.recovery.scan import ScanResult, scan_log
+from sessionstore.recovery.scan import LogScanner, ScanResult, scan_log
 from sessionstore.settle import settle
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class MemoryBackend:
         self._find(session_id)
         self._hold(session_id)
         try:
-            stored = await settle(self._read, session_id)
+            stored = await settle(lambda: self._read(session_id, own=True))
             writer = _MemoryWriter(self, session_id, stored.scan.header)
             writer.adopt(self._find(session_id), len(stored.scan.log))
             return writer, stored
@@ -212,12 +213,15 @@ class MemoryBackend:
             raise SessionLockedError(session_id, detail="another writer of this backend holds it")
         self._held.add(session_id)
 
-    def _read(self, session_id: str) -> Stored:
+    def _read(self, session_id: str, *, own: bool = False) -> Stored:
+        """Scan a session.  *own*: whoever holds it is the caller, who wants to know what a crash left."""
         log = self._find(session_id)
         data, revision = log.data, log.revision
-        scan = scan_log(data, types=self._types)
+        live = not own and session_id in self._held
+        scanner = LogScanner(types=self._types)
+        scanner.feed(data)
+        scan = scanner.finish(live=live)
         torn = _Cut(revision) if scan.verdict is Verdict.TORN else None
-        live = session_id in self._held
         return Stored(scan, torn, None, "live" if live else "none", (id(log), revision))
 
     def _info(self, session_id: str) -> SessionInfo | None:
@@ -270,7 +274,9 @@ class _MemoryWriter:
     def append_now(self, batch: Batch) -> None:
         """Write without an event loop.  Raises as :meth:`append`."""
         if batch.first_seq != self._next_seq:
-            raise ValueError(f"the next batch starts with seq {self._next_seq}, got {batch.first_seq}")
+            raise ValueError(f"the next batch starts with seq {self._next_seq}, not {batch.first_seq}")
+        if any(b"\n" in line for part in batch.parts for line in part):
+            raise InvalidEventError("a line to be stored holds a line break", session_id=self._id)
         stored = self._backend._logs.get(self._id)
         if self._log is None or stored is None:
             self._publish(batch, stored)

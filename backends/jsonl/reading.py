@@ -185,8 +185,8 @@ def _find_line(files: Files, fd: int, seq: int, known: Checkpoint) -> int:
         at = _last_beginning(block, first, seq) if first or not start else None
         if at is not None:
             return start + at
-        if known.offset - start > max(_WHOLE, known.offset // 2):
-            break  # most of the log is wanted: the scanner is faster, and its events are made when looked at
+        if known.offset - start > max(_WHOLE, known.offset // 8):
+            break  # a large part is wanted: the scanner is faster, and its events are made when looked at
         carry = block[:first] if first else block
         size = _BLOCK if first else size * 2  # a line of many blocks is not copied once for each of them
         stop = start
