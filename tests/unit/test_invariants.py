@@ -473,6 +473,21 @@ def test_a_run_of_chunks_is_one_check() -> None:
         assert caught.value.reason == refusal(one, seq, *chunk(turn, step))
 
 
+def test_the_members_of_a_packed_run_are_judged_like_any_chunk() -> None:
+    """A delta that was never a line of its own is accepted and refused as if it had been one."""
+    row = (
+        b'{"type":"text-chunks","seq0":2,"time0":0,"data":{"turn":1.0,"step":1,"index":0,"dt":[0,0],'
+        b'"texts":["a","b","c"]}}'
+    )
+    members = decode_storage_record(row)
+    trace = replayed(start(1), start(1, 1))
+    trace.replay(members)
+    assert "does not increase: the last one was 4" in refusal(trace, 4, *chunk(1, 1))
+    for other in (InvariantTrace(), replayed(start(1)), replayed(start(1), start(1, 1), end(1, 1), start(1, 2))):
+        with pytest.raises(InvariantError):
+            other.check(members[-1])
+
+
 def test_an_unknown_mode_is_refused() -> None:
     """A misspelt mode is a programming error, not a mode without rules."""
     with pytest.raises(ValueError, match="strict"):
