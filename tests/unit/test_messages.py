@@ -176,6 +176,23 @@ def test_a_cycle_is_refused_even_behind_read_only_views() -> None:
         plain(loop)
 
 
+class Row(msgspec.Struct, array_like=True):
+    """A Struct that msgspec writes as a list."""
+
+    x: int
+
+
+def test_structs_that_are_written_as_lists_are_no_json_here() -> None:
+    """They are refused like any other object."""
+    with pytest.raises(InvalidEventError):
+        result(meta=[Row(1)])
+
+
+def test_opaque_fields_can_be_looked_at_on_the_class() -> None:
+    """Documentation tools and doctest do that."""
+    assert ToolResult.meta is ToolResult.__dict__["meta"]
+
+
 def test_shared_parts_are_no_cycle() -> None:
     """A value that is used twice is written twice."""
     part = {"p": 1}

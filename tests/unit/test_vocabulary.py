@@ -445,18 +445,18 @@ def test_deep_json_in_fields_that_are_not_looked_at_does_not_matter() -> None:
 
 
 def test_tool_results_nested_very_deep_are_kept_without_being_typed() -> None:
-    """Blocks inside blocks past the limit are Unknown, so that no stack overflows; their JSON is all there."""
+    """The careful reader keeps blocks past its limit as Unknown, so that no stack overflows; the JSON is all there."""
     block: JsonDict = {"type": "text", "text": "end"}
     for _ in range(700):
         block = {"type": "tool-result", "toolCallId": "c", "content": [block]}
     raw = encode({**USER, "content": [block]})
-    payload = validate_payload("user/message", raw)
-    assert isinstance(payload, UserMessage)
+    payload = build(UserMessage, raw, "user/message")
     found, depth = payload.content[0], 0
     while isinstance(found, ToolResultBlock):
         found, depth = found.content[0], depth + 1
     assert depth == MAX_BLOCK_DEPTH
     assert isinstance(found, Unknown)
+    assert validate_payload("user/message", raw) is not msgspec.UNSET
     assert encode_payload(payload)[1].count(b"tool-result") == 700
 
 
@@ -472,6 +472,25 @@ def test_duplicate_keys_the_last_wins() -> None:
     """As everywhere in JSON here."""
     assert decode_payload("step/start", b'{"turn":1,"step":1,"turn":2}') == StepStart(turn=2, step=1)
     assert decode_payload("step/start", b'{"turn":"x","step":1,"turn":2}') == StepStart(turn=2, step=1)
+
+
+def test_numbers_stay_as_they_are_where_any_number_is_wanted() -> None:
+    """The careful reader does not turn a capacity into something else."""
+    raw = b'{"provider":"\\ud800","model":"m","contextWindow":%b}'
+    for number, value in ((b"5", 5), (b"0.5", 0.5)):
+        assert decode_payload("request/context", raw % number).context_window == value  # type: ignore[attr-defined]
+
+
+class Odd(msgspec.Struct):
+    """A shape that no event has."""
+
+    x: float
+
+
+def test_a_shape_that_the_careful_reader_does_not_know_is_refused() -> None:
+    """Rather a refusal than an unchecked value, should a Struct ever get a field of a new kind."""
+    with pytest.raises(InvalidEventError):
+        build(Odd, b'{"x":0.5}', "odd")
 
 
 # Retired forms and unknown types
