@@ -26,7 +26,7 @@ from msgspec import Struct
 from sessionstore.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 __all__ = [
     "CHUNK",
@@ -341,7 +341,9 @@ def _file_stat(found: os.stat_result) -> FileStat:
 
 
 @contextmanager
-def storage_errors(action: str, *, path: str, session_id: str | None = None, hint: str | None = None) -> Iterator[None]:
+def storage_errors(
+    action: str, *, path: str, session_id: str | None = None, hint: str | None = None
+) -> Generator[None]:
     """Turn an ``OSError`` of the block into the :class:`StorageError` that says "cannot *action* *path*"."""
     try:
         yield

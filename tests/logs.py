@@ -19,7 +19,7 @@ from sessionstore.header import make_header
 from tests.faults import FaultyFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from sessionstore.backends.files import Files
 
@@ -104,7 +104,7 @@ class Log:
 
 
 @contextmanager
-def raises_storage(code: int) -> Iterator[None]:
+def raises_storage(code: int) -> Generator[None]:
     """The block raises a StorageError, alone or in a group, whose first OSError has *code*."""
     with pytest.raises((StorageError, ExceptionGroup)) as caught:
         yield

@@ -27,7 +27,7 @@ from sessionstore.backends.jsonl.publish import remove_temp_names
 from sessionstore.errors import ConcurrentWriteError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from sessionstore.backends.files import Files, Identity
@@ -104,7 +104,7 @@ class LogFile:
             self._write(fd, parts, sync=True)
 
     @contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _opened(self) -> Generator[int]:
         """A descriptor of the file, which is still the one we know and has no second name."""
         try:
             fd = self._files.open_append(self.path)

@@ -27,8 +27,9 @@ from sessionstore.errors import (
 from tests.logs import BOTH, HEADER, Log
 
 if TYPE_CHECKING:
-    from sessionstore.backends.paths import Compression
     from collections.abc import Iterator
+
+    from sessionstore.backends.paths import Compression
 
 
 @pytest.fixture(params=BOTH)
@@ -191,7 +192,12 @@ def test_without_hard_links_the_file_is_renamed(log: Log, code: int) -> None:
 def test_without_hard_links_nothing_is_overwritten(log: Log) -> None:
     """A log that appears between the first check and the rename stays."""
     log.faulty.fail("link", errno.EPERM)
-    log.faulty.before = lambda name, _number: log.path.write_bytes(b"theirs") if name == "link" else None
+
+    def put_theirs(name: str, _number: int) -> None:
+        if name == "link":
+            log.path.write_bytes(b"theirs")
+
+    log.faulty.before = put_theirs
     with pytest.raises(SessionExistsError):
         log.append(1)
     assert log.path.read_bytes() == b"theirs"
@@ -211,6 +217,7 @@ def test_a_published_session_is_never_overwritten(log: Log, theirs: Compression)
     assert sorted(p.name for p in taken.parent.iterdir()) == sorted([taken.name, "session.lock"])
 
 
+@pytest.mark.slow
 def test_two_writers_of_a_new_id_do_not_both_publish(log: Log) -> None:
     """The second one is told who holds the session."""
     other = log.new_writer()
@@ -326,6 +333,7 @@ def test_append_now_needs_no_event_loop(log: Log) -> None:
     assert log.text() == log.expected()
 
 
+@pytest.mark.slow
 def test_a_forked_child_writes_nothing_and_the_lock_stays(tmp_path: Path) -> None:
     """The child's writer refuses, told or not, and its end does not free the parent's lock."""
     code = """

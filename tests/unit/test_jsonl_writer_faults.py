@@ -22,9 +22,10 @@ from sessionstore.errors import (
 from tests.logs import BOTH, Log, raises_storage
 
 if TYPE_CHECKING:
-    from sessionstore.backends.paths import Compression
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
-    from collections.abc import Iterator
+
+    from sessionstore.backends.paths import Compression
 
 
 @pytest.fixture(params=BOTH)
@@ -124,6 +125,16 @@ def test_bytes_read_back_as_nuls_are_ours(log: Log) -> None:
     os.truncate(log.path, before + 3)
     log.give(batch)
     assert log.text() == log.expected()
+
+
+def put_theirs(log: Log) -> Callable[[str, int], None]:
+    """A watcher that puts another file in the log's place just before the link."""
+
+    def put(name: str, _number: int) -> None:
+        if name == "link":
+            log.path.write_bytes(b"theirs")
+
+    return put
 
 
 PROGRAM: list[tuple[str, tuple[int, ...]]] = [
@@ -341,7 +352,7 @@ def test_another_log_in_the_place_of_a_vanished_one_stays(log: Log) -> None:
     """What appears while we publish again is not overwritten."""
     log.append(1)
     log.path.unlink()
-    log.faulty.before = lambda name, _number: log.path.write_bytes(b"theirs") if name == "link" else None
+    log.faulty.before = put_theirs(log)
     with pytest.raises(ConcurrentWriteError):
         log.append(1)
     assert log.path.read_bytes() == b"theirs"
@@ -360,7 +371,7 @@ def mount_options() -> str | None:
 
 
 @contextmanager
-def tmpfs(directory: Path, options: str) -> Iterator[None]:
+def tmpfs(directory: Path, options: str) -> Generator[None]:
     """A small file system of its own at *directory*."""
     reason = mount_options()
     if reason is not None:
@@ -423,6 +434,7 @@ def test_a_disk_that_becomes_read_only(tmp_path: Path) -> None:
         log.close()
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_file_size(tmp_path: Path) -> None:
     """RLIMIT_FSIZE gives a short write and then EFBIG; the file goes back to its length."""
     code = """
@@ -455,6 +467,7 @@ print(len(open(paths.log("none")).readlines()))
 # -- Programs of all kinds
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     steps=st.lists(

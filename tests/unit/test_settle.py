@@ -166,6 +166,7 @@ async def test_nothing_is_left_unretrieved(caplog: pytest.LogCaptureFixture) -> 
     assert not caplog.records
 
 
+@pytest.mark.slow
 def test_importing_it_imports_no_driver() -> None:
     """The driver, aiofiles, is imported by the first call and not by the import."""
     import subprocess
