@@ -8,32 +8,27 @@ appended directly, or by somebody else, are seen too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
+from sessionstore.drafts import Content, JsonLike, draft_message, draft_result, text_of
 from sessionstore.errors import InvariantError, PendingLimitError
-from sessionstore.lossless import Json, decode, encode
+from sessionstore.lossless import Json, encode
 from sessionstore.opaque import plain
 from sessionstore.progress import Progress, last_turn
 from sessionstore.recovery.closers import unanswered_result
 from sessionstore.recovery.format import TURN_END, TURN_START
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
     from typing import Self
 
     from sessionstore.events import Event
     from sessionstore.session import Session
 
-__all__ = ["Content", "JsonLike", "Recorder", "Step", "Turn"]
-
-JsonLike: TypeAlias = "Struct | Mapping[str, object]"
-"""A value of the vocabulary: its Struct, or a mapping with the names on disk."""
-
-Content: TypeAlias = "str | Sequence[JsonLike]"
-"""What a message says: a text, or content blocks."""
+__all__ = ["Recorder", "Step", "Turn"]
 
 _MESSAGE_LIMIT: Final = 2_000  # characters of an exception's text that a turn/end keeps
 _USER: Final = {"kind": "user"}
@@ -77,18 +72,8 @@ class Recorder:
         self.session.append(TURN_END, {"turn": turn, "reason": {"kind": "completed"}})
 
     def message(self, content: Content | JsonLike, source: JsonLike | None, id: str | None) -> dict[str, Json]:
-        """The payload of a user-role message, detached from what the caller gave.
-
-        *content* may be a whole message; *source* and *id* are for what it does not say itself.
-
-        Raises:
-            InvalidEventError: not lossless JSON.
-        """
-        given = plain(content)
-        whole = given if isinstance(given, dict) else {"content": _blocks(given)}
-        defaults = {"content": [], "source": plain(source), "role": "user", "id": id or self.new_id()}
-        message = decode(encode({**defaults, **whole}, what="user/message"))
-        return message if isinstance(message, dict) else {}
+        """The payload of a user-role message, as :func:`draft_message`, with a new id where none is given."""
+        return draft_message(content, source=source, id=id or self.new_id())
 
     def place(self, type_: str, payload: dict[str, Json]) -> None:
         """Append a message event now, or after the last result of the tools that are running.  Raises as append."""
@@ -235,7 +220,7 @@ class Turn:
         return {
             "kind": "error",
             "step": self.progress.last_step,
-            "message": _text_of(error)[:_MESSAGE_LIMIT],
+            "message": text_of(error)[:_MESSAGE_LIMIT],
             "code": type(error).__name__,
         }
 
@@ -320,7 +305,7 @@ class Step:
         *,
         is_error: bool | None = None,
         error: JsonLike | None = None,
-        meta: object = ...,
+        meta: object = UNSET,
         id: str | None = None,
     ) -> Event:
         """Append what a call returned; after the last one of the batch, what was injected meanwhile.
@@ -330,20 +315,9 @@ class Step:
         as :meth:`Session.append`.
         """
         sources = self._answerable(call_id)
-        block: dict[str, object] = {"type": "tool-result", "toolCallId": call_id, "content": _blocks(plain(content))}
-        if is_error is not None or error is not None:
-            block["isError"] = is_error is not False
-        message = {
-            "source": {"kind": "tool", "callId": call_id},
-            "content": [block],
-            "role": "user",
-            "id": id or self._recorder.new_id(),
-        }
-        data: dict[str, object] = {**self._place(), "message": message}
-        if error is not None:
-            data["error"] = plain(error)
-        if meta is not ...:
-            data["meta"] = plain(meta)
+        data = self._place() | draft_result(
+            call_id, content, is_error=is_error, error=error, meta=meta, id=id or self._recorder.new_id()
+        )
         event = self._session.append("tool/result", data, surface_op="append", source_event_seqs=sources)
         self._calls.pop(call_id, None)
         self._recorder.release()
@@ -384,15 +358,3 @@ class Step:
     def _close(self) -> None:
         if self._turn.progress.catch_up().step == self._number:
             self._turn.close_step()
-
-
-def _blocks(content: object) -> object:
-    """Content blocks, out of a text or as they are."""
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
-
-
-def _text_of(error: Exception) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - an exception that cannot say what it is must not keep the turn open
-        return type(error).__name__

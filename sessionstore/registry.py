@@ -19,7 +19,7 @@ from sessionstore.tasks import join, outlast
 from sessionstore.writebehind import Counters, WriteBehind
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Coroutine, Generator
 
     from sessionstore.backends.base import Backend, RepairReport, Writer
     from sessionstore.options import Options
@@ -55,7 +55,7 @@ class Registry:
     # --- operations and ids -------------------------------------------------------------------------------------
 
     @contextmanager
-    def working(self) -> Iterator[None]:
+    def working(self) -> Generator[None]:
         """Bracket an operation of the store; closing waits for it.
 
         Raises:
@@ -88,7 +88,7 @@ class Registry:
         return self._busy.get(session_id)
 
     @contextmanager
-    def hold(self, session_id: str, doing: str) -> Iterator[None]:
+    def hold(self, session_id: str, doing: str) -> Generator[None]:
         """Keep an id, which must not be taken, from everybody else while an operation runs."""
         self._busy[session_id] = f"{doing} in this process"
         try:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from sessionstore.backends.base import RepairReport
-    from sessionstore.recorder import Content, JsonLike, Recorder, Turn
+    from sessionstore.drafts import Content, JsonLike
+    from sessionstore.recorder import Recorder, Turn
     from sessionstore.writebehind import WriteBehind
 
 __all__ = ["StoredSession"]
