@@ -35,7 +35,7 @@ class Log:
     def __init__(self, root: Path, *, compression: Compression = "none", files: Files | None = None) -> None:
         self.files = FaultyFiles() if files is None else files
         self.root = root
-        self.compression = compression
+        self.compression: Compression = compression
         self.paths = session_paths(str(root), "s", None)
         self.path = Path(self.paths.log(compression))
         self.writer = self.new_writer()

@@ -326,6 +326,8 @@ class _Decoder:
             return b""
         if walk.content is not None and walk.content > walk.bound:
             return "corrupt"  # never take memory on the word of a header
+        if walk.content == 0 and walk.bound:
+            return "corrupt"  # the library takes that word without a look at the blocks
         if walk.bound > self._limit:
             return self._slowly(frame, walk)
         try:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import zstandard
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sessionstore.backends.jsonl.frames import (
@@ -173,6 +173,7 @@ def test_bytes_behind_the_last_frame(tail: bytes, step: int | None) -> None:
 # -- Damaged logs
 
 
+@settings(max_examples=400)
 @given(st.data())
 def test_a_flipped_bit_costs_at_most_its_frame(data: st.DataObject) -> None:
     """Every other frame is decoded, whichever bit it is, and the broken one is marked or decodes to the same."""
@@ -188,6 +189,9 @@ def test_a_flipped_bit_costs_at_most_its_frame(data: st.DataObject) -> None:
     assert decoded.startswith(before)
     assert decoded.endswith(after)
     broken = decoded[len(before) : len(decoded) - len(after)]
+    if reader.frames == len(FRAMES):  # the flag that announces a checksum: now four bytes too many
+        assert broken == LINES[hit] + BROKEN_MARK + (b"\n" if after else b"")
+        return
     assert broken.rstrip(b"\n").endswith(BROKEN_MARK)
     assert reader.frames == len(FRAMES) - 1
     (defect,) = reader.defects
@@ -201,6 +205,16 @@ def test_a_wrong_checksum_makes_the_content_worthless() -> None:
     frame[-1] ^= 1
     decoded, reader = read(FRAMES[0] + bytes(frame) + FRAMES[2])
     assert decoded == LINES[0] + BROKEN_MARK + b"\n" + LINES[2]
+    assert [defect.kind for defect in reader.defects] == ["corrupt"]
+
+
+def test_a_header_that_claims_to_be_empty_loses_nothing_silently() -> None:
+    """A flipped bit can turn the size into 0; the blocks say otherwise, so it is a defect and no empty frame."""
+    frame = bytearray(FRAMES[0])
+    assert frame[5] == len(LINES[0])
+    frame[5] = 0
+    decoded, reader = read(bytes(frame) + FRAMES[1])
+    assert decoded.endswith(BROKEN_MARK + b"\n" + LINES[1])
     assert [defect.kind for defect in reader.defects] == ["corrupt"]
 
 
