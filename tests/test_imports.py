@@ -32,7 +32,7 @@ ALLOWED_IMPURE = {
     ("sessionstore.session", "_thread"),  # only get_ident: an append from another thread raises
 }
 # Drivers and optional packages: importing sessionstore must not load them.
-LAZY = {"aiofiles", "filelock", "zstandard", "typer", "rich", "platformdirs"}
+LAZY = {"aiofiles", "filelock", "zstandard", "click", "rich", "platformdirs"}
 # Backends do not import each other; these are what they share.
 SHARED_BACKEND_MODULES = {"base", "files", "paths"}
 

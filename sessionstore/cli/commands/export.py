@@ -1,0 +1,129 @@
+"""``sessionstore export``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from sessionstore.cli.context import (
+    contents_options,
+    example,
+    followed,
+    inspect_session,
+    load_transcript,
+    open_store,
+    root_option,
+    run_async,
+    session_argument,
+)
+from sessionstore.cli.terminal import json_text
+from sessionstore.lossless import encode
+from sessionstore.transcript.html import render_html
+from sessionstore.transcript.markdown import render_markdown
+from sessionstore.transcript.redact import public_events, redact_text
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from sessionstore import Inspection
+    from sessionstore.lossless import Json
+
+__all__ = ["export"]
+
+
+@click.command(
+    short_help="Write md, html, json or jsonl.",
+    epilog=example(
+        "sessionstore export 0198c0de --format html -o run.html",
+        "sessionstore export 0198c0de --format md --redact | less",
+    ),
+)
+@session_argument
+@click.option(
+    "--format", "form", type=click.Choice(["md", "html", "json", "jsonl"]), required=True, help="What to write."
+)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Where to (default: standard output)."
+)
+@click.option("--force", is_flag=True, help="Overwrite the output file.")
+@click.option("--all", "minor", is_flag=True, help="In Markdown, minor events too.")
+@contents_options
+@root_option
+@click.pass_context
+def export(
+    context: click.Context, *, session_id: str, form: str, output: Path | None, force: bool, minor: bool, secrets: bool,
+    hide_results: bool,
+) -> None:  # fmt: skip
+    """Write a session as Markdown, as one HTML page, as JSON, or as the lines of its log.
+
+    html opens from disk without a network. json is the transcript for programs. jsonl is a log again: the header
+    and one event per line. Secrets are redacted only with --redact, and only those with a known form.
+    """
+
+    async def work() -> Inspection:
+        async with open_store(context) as store:
+            return await inspect_session(store, session_id)
+
+    inspection = run_async(work())
+    pieces = _pieces(inspection, form, minor=minor, secrets=secrets, results=hide_results)
+    with _opened(output, force=force) as file:
+        for piece in pieces:
+            file.write(piece)
+
+
+def _pieces(inspection: Inspection, form: str, *, minor: bool, secrets: bool, results: bool) -> Iterator[bytes]:
+    if form == "jsonl":
+        yield from _jsonl(inspection, secrets=secrets, results=results)
+        return
+    transcript = load_transcript(inspection, secrets=secrets, results=results)
+    if form == "md":
+        for line in render_markdown(transcript, minor=minor):
+            yield line.encode("utf-8", "replace") + b"\n"
+    elif form == "html":
+        yield render_html(transcript).encode()
+    else:
+        yield json_text(transcript).encode() + b"\n"
+
+
+def _jsonl(inspection: Inspection, *, secrets: bool, results: bool) -> Iterator[bytes]:
+    """The log as lines.  Bytes that came from the log go out as they came, unless asked otherwise or to a terminal."""
+    events = followed(inspection, "Exporting")
+    if secrets or results:
+        if inspection.header is not None:
+            yield encode(_header(inspection.header.to_dict(), secrets=secrets)) + b"\n"
+        for value in public_events(events, secrets=secrets, results=results):
+            yield encode(value) + b"\n"
+        return
+    if inspection.header is not None:
+        yield inspection.header.to_json() + b"\n"
+    safe = sys.stdout.isatty()
+    for event in events:
+        yield (json_text(event.to_dict(), indent=None).encode() if safe else event.to_json()) + b"\n"
+
+
+def _header(header: dict[str, Json], *, secrets: bool) -> dict[str, Json]:
+    return {key: redact_text(value) if secrets and isinstance(value, str) else value for key, value in header.items()}
+
+
+@contextlib.contextmanager
+def _opened(output: Path | None, *, force: bool) -> Generator[BinaryIO]:
+    """Where to write; a file is not overwritten unless asked, and a failed export leaves none behind."""
+    if output is None or str(output) == "-":
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    try:
+        file = output.open("wb" if force else "xb")
+    except FileExistsError as error:
+        raise click.UsageError(f"{output} exists; --force overwrites it") from error
+    try:
+        with file:
+            yield file
+    except BaseException:
+        output.unlink(missing_ok=True)
+        raise
