@@ -382,7 +382,7 @@ def tmpfs(directory: Path, options: str) -> Generator[None]:
     try:
         yield
     finally:
-        subprocess.run(["umount", directory], check=True)
+        subprocess.run(["umount", "-l", directory], check=True)
 
 
 def test_a_really_full_disk(tmp_path: Path) -> None:
@@ -432,6 +432,54 @@ def test_a_disk_that_becomes_read_only(tmp_path: Path) -> None:
         log.give(batch)
         assert log.text() == log.expected()
         log.close()
+
+
+@contextmanager
+def thin_disk(directory: Path) -> Generator[Path]:
+    """An ext4 file system at *directory* on a disk that is out of space; removing the file yielded gives it some."""
+    with tmpfs(directory.with_name("host"), "size=20m"):
+        image = directory.with_name("host") / "image"
+        with image.open("wb") as file:
+            file.truncate(64 << 20)
+        directory.mkdir()
+        options = ["-q", "-F", "-J", "size=4", "-E", "lazy_itable_init=0,lazy_journal_init=0"]
+        try:
+            subprocess.run(["mkfs.ext4", *options, image], check=True)
+            subprocess.run(["mount", "-o", "loop", image, directory], check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            pytest.skip("no ext4 on a loop device here")
+        try:
+            warm = os.open(directory / "warm", os.O_WRONLY | os.O_CREAT)
+            for _ in range(1500):  # the journal gets all its blocks while there are some
+                os.write(warm, b"x")
+                os.fsync(warm)
+            os.close(warm)
+            yield directory.with_name("host") / "ballast"
+        finally:
+            subprocess.run(["umount", "-l", directory], check=True)
+
+
+@pytest.mark.slow
+def test_a_sync_that_fails_and_then_claims_success(tmp_path: Path) -> None:
+    """The write works, the sync says ENOSPC, and the next sync would lie: what counts is on the disk in the end."""
+    with thin_disk(tmp_path / "thin") as ballast:
+        log = Log(tmp_path / "thin" / "root", files=OsFiles())
+        log.append(1)
+        with suppress(OSError), ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 65536)
+        batch = log.batch(40_000)
+        for _ in range(2):
+            with raises_storage(errno.ENOSPC):
+                log.give(batch)
+            assert log.text() == log.expected(1)
+        ballast.unlink()
+        log.give(batch)
+        log.close()
+        fd = os.open(log.path, os.O_RDONLY)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+        assert log.text() == log.expected()
 
 
 @pytest.mark.slow
