@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +18,7 @@ from tests.conformance.build import MODEL, tool_call
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from sessionstore import StoredSession
     from sessionstore.backends.base import Batch, Writer
@@ -236,3 +240,44 @@ async def test_messages_injected_while_tools_run_wait_for_the_last_result(sessio
     texts: list[Any] = [m.content[0].text for m in session.derive_messages()[-2:]]  # type: ignore[union-attr]
     assert texts == ["first", "second"]
     check_balanced(session)
+
+
+CHILD = """
+import asyncio, os, signal, sys
+from sessionstore import SessionStore
+
+async def main():
+    async with SessionStore(sys.argv[1], batch_window_ms=60_000) as store:
+        session = await store.create("s")
+        async with session.turn() as turn:
+            turn.user("the request")
+            async with turn.step() as step:
+                await step.request()
+                if sys.argv[2] == "model":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                call = {"type": "tool-call", "id": "c1", "name": "shell", "arguments": "{}"}
+                source = {"kind": "model", "provider": "p", "model": "m"}
+                step.message({"content": [call, {**call, "id": "c2"}], "source": source})
+                await step.call("c1", "shell", "{}")
+                os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.crash
+@pytest.mark.parametrize("where", ["model", "tool"])
+async def test_a_process_killed_inside_a_call_left_its_intent_on_the_disk(tmp_path: Path, where: str) -> None:
+    """Killed while the model is asked: the whole request is there. While a tool runs: its outcome is unknown."""
+    killed = subprocess.run([sys.executable, "-c", CHILD, str(tmp_path), where], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    async with SessionStore(tmp_path) as store:
+        session = await store.resume("s")
+        types = [e.type for e in session.events]
+        assert types[:3] == ["turn/start", "user/message", "step/start"]
+        (first, *rest) = session.derive_messages()
+        assert first.content[0].text == "the request"  # type: ignore[union-attr]
+        assert len(rest) == (0 if where == "model" else 3)
+        assert codes(session) == ([] if where == "model" else ["TOOL_OUTCOME_UNKNOWN", "TOOL_NOT_STARTED"])
+        check_balanced(session)
