@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["FINDINGS_PER_KIND", "Finding", "FindingList", "Kind", "Verdict"]
+__all__ = ["FINDINGS_PER_KIND", "Finding", "Findings", "Kind", "Verdict"]
 
 FINDINGS_PER_KIND: Final = 100
 """How many findings of one kind a scan lists one by one; a single further one counts the rest."""
@@ -66,10 +66,6 @@ class Kind(StrEnum):
     BAD_HEADER = "bad-header"
     EXTRA_HEADER = "extra-header"
     """A second header line."""
-    TORN_FRAME = "torn-frame"
-    """The compressed source of the bytes ends within a frame."""
-    BAD_FRAME = "bad-frame"
-    """The compressed source of the bytes cannot be decoded any further."""
     INVALID_EVENT = "invalid-event"
     """An intact event that breaks a rule that a seed must keep."""
     UNSUPPORTED = "unsupported"
@@ -102,27 +98,59 @@ class Finding(Struct, frozen=True, kw_only=True):
         return f"line {self.line}, byte {self.offset}: {self.message}"
 
 
-class FindingList:
-    """Findings in the order of the log, with a bound on how many there can be."""
+class Findings:
+    """What is found on a walk through a log, in order, with a bound on how much that can be.
+
+    ``line`` is the number of lines behind the walker and ``offset`` where the one before it begins.
+    """
 
     def __init__(self) -> None:
+        self.line = 0
+        self.offset = 0
         self._kept: list[Finding] = []
         self._counts: Counter[Kind] = Counter()
         self._first_left_out: dict[Kind, Finding] = {}
 
-    def add(self, finding: Finding) -> None:
-        """Take one more finding; positions must not decrease."""
-        self._counts[finding.kind] += 1
-        if self._counts[finding.kind] <= FINDINGS_PER_KIND:
+    def pass_line(self, length: int) -> None:
+        """Go on behind a line of *length* bytes and its newline."""
+        self.line += 1
+        self.offset += length + 1
+
+    def note(
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        length: int,
+        skip: int = 0,
+        expected: int | None = None,
+        actual: int | None = None,
+        path: str | None = None,
+    ) -> None:
+        """Note a finding of *length* bytes in the line at hand, *skip* bytes behind its beginning."""
+        self._counts[kind] += 1
+        if self._counts[kind] > FINDINGS_PER_KIND and kind in self._first_left_out:
+            return
+        finding = Finding(
+            kind=kind,
+            line=self.line + 1,
+            offset=self.offset + skip,
+            length=length,
+            message=message,
+            expected_seq=expected,
+            actual_seq=actual,
+            path=path,
+        )
+        if self._counts[kind] <= FINDINGS_PER_KIND:
             self._kept.append(finding)
         else:
-            self._first_left_out.setdefault(finding.kind, finding)
+            self._first_left_out[kind] = finding
 
     def result(self) -> tuple[Finding, ...]:
         """What was found; the last finding of a kind may stand for many."""
-        rest = []
+        rest: list[Finding] = []
         for kind, first in self._first_left_out.items():
             more = self._counts[kind] - FINDINGS_PER_KIND
-            rest.append(Finding(kind=kind, line=first.line, offset=first.offset, length=first.length,
-                                message=f"{kind}: {more} of these from here on"))  # fmt: skip
-        return (*self._kept, *rest)
+            message = f"{kind}: {more} of these from here on"
+            rest.append(Finding(kind=kind, line=first.line, offset=first.offset, length=first.length, message=message))
+        return tuple(sorted([*self._kept, *rest], key=lambda finding: finding.offset))

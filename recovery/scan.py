@@ -15,9 +15,10 @@ from msgspec import Struct
 from sessionstore.errors import InvalidEventError, UnsupportedFormatError
 from sessionstore.eventlog import EventLog
 from sessionstore.header import Header, parse_header
+from sessionstore.recovery.aftermath import Aftermath, note_jump
 from sessionstore.recovery.closers import payload_of, turn_number
 from sessionstore.recovery.fast import Readers, read_plain
-from sessionstore.recovery.findings import Finding, FindingList, Kind, Verdict
+from sessionstore.recovery.findings import FINDINGS_PER_KIND, Finding, Findings, Kind, Verdict
 from sessionstore.recovery.format import MAX_LINE, TURN_END, TURN_START
 from sessionstore.recovery.lines import EMPTINESS, LineSplitter, Overlong
 from sessionstore.recovery.records import (
@@ -25,13 +26,13 @@ from sessionstore.recovery.records import (
     BOM,
     Defect,
     Record,
-    ends_in_turn_end,
     read_header,
     read_intact,
     read_record,
 )
 from sessionstore.seeds import check_seed_event
 from sessionstore.surface import Surface
+from sessionstore.vocabulary import PAYLOADS
 
 if TYPE_CHECKING:
     from sessionstore.eventlog import Events
@@ -92,9 +93,6 @@ class LogScanner:
         self._max_line = max_line
         self._size = 0
         self._splitter = LineSplitter(max_line)
-        # Where the line to be looked at next begins, and how many lines are done.
-        self._offset = 0
-        self._line = 0
         self._stage = self._read_first
         self._header: Header | None = None
         self._header_line: bytes | None = None
@@ -102,17 +100,13 @@ class LogScanner:
         self._log = EventLog(types)
         self._surface = Surface()
         self._readers = Readers(self._surface)
-        self._findings = FindingList()
+        self._findings = Findings()
+        self._aftermath = Aftermath(self._log, self._findings)
         self._safe_offset = 0
         self._unsupported: UnsupportedFormatError | None = None
         self._foreign = False
-        self._invalid = False
-        # After the first defect.
+        self._invalid = 0
         self._torn = False
-        self._cut_is_blank = True
-        self._turn_end_after = False
-        self._intact_after = 0
-        self._next_after: int | None = None
 
     @property
     def size(self) -> int:
@@ -129,25 +123,6 @@ class LogScanner:
         for start in range(0, len(view), step):
             self._feed(bytes(view[start : start + step]))
 
-    def source_torn(self, message: str, *, incomplete: bool) -> None:
-        """Note that the source of the bytes is broken at this point of the decompressed log.
-
-        For a compressed log: *incomplete* when it ends within a frame, else a frame cannot be decoded.  What was
-        fed of a line before is torn; what is fed afterwards counts as bytes behind a defect, from a new line on.
-        *message* is one sentence that says where in the source.
-        """
-        kind = Kind.TORN_FRAME if incomplete else Kind.BAD_FRAME
-        length = self._splitter.rest.length
-        if self._stage == self._read_first:
-            self._header_bad = not incomplete
-        if not self._foreign:
-            self._find(kind, message, length=length)
-            self._torn = True
-            self._cut_is_blank = False
-            self._stage = self._look_after
-        self._splitter.clear()
-        self._offset += length
-
     def finish(self, *, live: bool = False) -> ScanResult:
         """The result.  With a *live* writer at work, a last line without an end is no finding.  Call it once."""
         if not live and not self._foreign:
@@ -161,10 +136,10 @@ class LogScanner:
             findings=self._findings.result(),
             safe_offset=self._safe_offset,
             size=self._size,
-            cut_is_blank=self._cut_is_blank,
+            cut_is_blank=self._aftermath.blank,
             open_turn=self._readers.open_turn,
             open_turn_seq=self._readers.open_turn_seq,
-            intact_after=self._intact_after,
+            intact_after=self._aftermath.intact,
             unsupported=self._unsupported,
         )
 
@@ -181,14 +156,13 @@ class LogScanner:
         """Pass over a line that was too long to be kept."""
         if not self._foreign:
             message = f"a line of {line.length} bytes, the limit is {self._max_line}"
-            self._find(Kind.TOO_LONG, message, length=line.length)
+            self._findings.note(Kind.TOO_LONG, message, length=line.length)
             if self._stage == self._read_first:
                 self._header_bad = True
             self._torn = True
-            self._cut_is_blank = self._cut_is_blank and line.blank
-            self._stage = self._look_after
-        self._line += 1
-        self._offset += line.length + 1
+            self._aftermath.blank = self._aftermath.blank and line.blank
+            self._stage = self._aftermath.look
+        self._findings.pass_line(line.length)
 
     # Stages: each takes lines from an index on and returns the index of the first line that it leaves to the next.
 
@@ -198,10 +172,10 @@ class LogScanner:
         if not body.strip(EMPTINESS):
             # Not before the header is there does it matter whether this is a blank line or a hole.
             if b"\0" in body:
-                self._find(Kind.NUL_BLOCK, "a line of NUL bytes before the header", length=len(line))
+                self._findings.note(Kind.NUL_BLOCK, "a line of NUL bytes before the header", length=len(line))
                 self._header_bad = True
             else:
-                self._find(Kind.BLANK_LINE, "a blank line before the header", length=len(line))
+                self._findings.note(Kind.BLANK_LINE, "a blank line before the header", length=len(line))
             self._pass(line)
             return start + 1
         self._stage = self._accept
@@ -212,7 +186,7 @@ class LogScanner:
             return len(lines)
         except Defect as defect:
             self._header_bad = True
-            self._find(defect.kind, defect.message, length=len(line), path=defect.path)
+            self._findings.note(defect.kind, defect.message, length=len(line), path=defect.path)
             if defect.kind is Kind.NO_HEADER:
                 return start
             if defect.kind in (Kind.BYTE_ORDER_MARK, Kind.NUL_BLOCK):
@@ -233,7 +207,7 @@ class LogScanner:
     def _refuse_header(self, error: UnsupportedFormatError, line: bytes) -> None:
         self._foreign = True
         self._unsupported = error
-        self._find(Kind.UNSUPPORTED, error.reason, length=len(line))
+        self._findings.note(Kind.UNSUPPORTED, error.reason, length=len(line))
         self._stage = self._ignore
 
     def _ignore(self, lines: list[bytes], start: int) -> int:
@@ -247,52 +221,56 @@ class LogScanner:
         append = log.append_line
         reader_of = self._readers.by_token.get
         expected = len(log)
-        offset = self._offset
-        first = self._line - start
+        offset = self._findings.offset
+        first = self._findings.line - start
         for index in range(start, len(lines)):
-            line = lines[index]
-            count = 0
-            if line.endswith(b"}"):
-                try:
-                    if line.isascii() or line.decode():
-                        count = reader_of(line[9 : line.find(b'"', 9)], read_plain)(line, expected)
-                except Exception:  # noqa: BLE001 - not the usual line: the careful way says what it is
-                    count = 0
+            line = body = lines[index]
+            if not line.endswith(b"}"):
+                body = line.rstrip(b"\r")
+            try:
+                count = 0
+                if body.isascii() or body.decode():
+                    count = reader_of(body[9 : body.find(b'"', 9)], read_plain)(body, expected)
+            except Exception:  # noqa: BLE001 - not the usual line: the careful way says what it is
+                count = 0
             if count:
-                append(line, count)
+                append(body, count)
                 expected += count
-                offset += len(line) + 1
-                continue
-            self._offset = offset
-            self._line = first + index
-            self._accept_carefully(line)
+                if body is line:
+                    offset += len(line) + 1
+                    continue
+            self._findings.offset = offset
+            self._findings.line = first + index
+            if count:
+                self._accepted(line, body)
+            else:
+                self._accept_carefully(line, body)
             if self._torn:
                 return index + 1
-            offset = self._offset
+            offset = self._findings.offset
             expected = len(log)
-        self._offset = self._safe_offset = offset
-        self._line = first + len(lines)
+        self._findings.offset = self._safe_offset = offset
+        self._findings.line = first + len(lines)
         return len(lines)
 
-    def _accept_carefully(self, line: bytes) -> None:
-        """Accept a line of which the fast way was not sure, or find the first defect."""
-        self._safe_offset = self._offset
-        body = line.rstrip(b"\r")
+    def _accept_carefully(self, line: bytes, body: bytes) -> None:
+        """Accept a line of which the fast way was not sure, or find the first defect.  *body* ends before any CR."""
+        self._safe_offset = self._findings.offset
         if not body.strip(BLANKS):
-            self._find(Kind.BLANK_LINE, "a blank line; nothing is lost", length=len(line))
+            self._findings.note(Kind.BLANK_LINE, "a blank line; nothing is lost", length=len(line))
             self._pass(line)
             return
         expected = len(self._log)
         try:
             record = read_record(body)
         except Defect as defect:
-            self._find(defect.kind, defect.message, length=len(line), path=defect.path, expected=expected)
+            self._findings.note(defect.kind, defect.message, length=len(line), path=defect.path, expected=expected)
             # Behind NULs there may be a whole record: it proves and counts like any other.
-            self._start_after(line, read_intact(line) if defect.kind is Kind.NUL_BLOCK else None)
+            self._stop_accepting(line, read_intact(line) if defect.kind is Kind.NUL_BLOCK else None)
             return
         if record.seq != expected:
-            self._find_jump(record, line, expected)
-            self._start_after(line, record)
+            note_jump(self._findings, record, expected, len(line))
+            self._stop_accepting(line, record)
             return
         if record.event is not None:
             self._admit(record.event, record.problem, line)
@@ -303,13 +281,12 @@ class LogScanner:
         if len(body) != len(line):
             message = "the line ends in a carriage return; nothing is lost"
             extra = len(line) - len(body)
-            self._find(Kind.CARRIAGE_RETURN, message, at=self._offset + len(body), length=extra)
+            self._findings.note(Kind.CARRIAGE_RETURN, message, skip=len(body), length=extra)
         self._pass(line)
 
     def _pass(self, line: bytes) -> None:
-        self._line += 1
-        self._offset += len(line) + 1
-        self._safe_offset = self._offset
+        self._findings.pass_line(len(line))
+        self._safe_offset = self._findings.offset
 
     def _admit(self, event: Event, problem: InvalidEventError | None, line: bytes) -> None:
         """Check the event of an intact line against the rules for seeds.  It enters the log in any case.
@@ -324,21 +301,25 @@ class LogScanner:
             except (InvalidEventError, UnsupportedFormatError) as error:
                 errors.append(error)
             try:
-                self._surface.commit(self._surface.check(event, self._log.event))
+                # A check can cost as much as the event that is replaced: failing ones must not add up.
+                if self._invalid < FINDINGS_PER_KIND:
+                    self._surface.commit(self._surface.check(event, self._log.event))
             except (InvalidEventError, UnsupportedFormatError) as error:
                 errors.append(error)
             self._note_turn(event)
-        if not errors:
-            return
-        first = errors[0]
+        if errors:
+            self._note_error(event, errors[0], line)
+
+    def _note_error(self, event: Event, first: InvalidEventError | UnsupportedFormatError, line: bytes) -> None:
         if isinstance(first, UnsupportedFormatError):
             self._unsupported = self._unsupported or first
-            self._find(Kind.UNSUPPORTED, first.reason, length=len(line), actual=event.seq)
+            self._findings.note(Kind.UNSUPPORTED, first.reason, length=len(line), actual=event.seq)
         else:
-            self._invalid = True
+            self._invalid += 1
+            name = event.type if event.type in PAYLOADS else "event"
             where = f" at {first.path}" if first.path else ""
-            message = f"{event.type or 'event'} (seq {event.seq}) breaks a rule: {first.reason}{where}"
-            self._find(Kind.INVALID_EVENT, message, length=len(line), actual=event.seq, path=first.path)
+            message = f"{name} (seq {event.seq}) breaks a rule: {first.reason}{where}"
+            self._findings.note(Kind.INVALID_EVENT, message, length=len(line), actual=event.seq, path=first.path)
 
     def _note_turn(self, event: Event) -> None:
         if event.type == TURN_START:
@@ -346,48 +327,12 @@ class LogScanner:
         elif event.type == TURN_END:
             self._readers.turn_end()
 
-    # Behind the first defect
-
-    def _start_after(self, line: bytes, record: Record | None) -> None:
+    def _stop_accepting(self, line: bytes, record: Record | None) -> None:
+        """The line is the first defect."""
         self._torn = True
-        self._stage = self._look_after
-        self._weigh(line, record)
-        self._line += 1
-        self._offset += len(line) + 1
-
-    def _look_after(self, lines: list[bytes], start: int) -> int:
-        for index in range(start, len(lines)):
-            line = lines[index]
-            body = line.strip(EMPTINESS)
-            if body:
-                record: Record | None = None
-                try:
-                    record = read_record(body)
-                except Defect as defect:
-                    self._find(defect.kind, defect.message, length=len(line), path=defect.path)
-                if record is not None and self._next_after not in (None, record.seq):
-                    self._find_jump(record, line, self._next_after)
-                self._weigh(line, record)
-            self._line += 1
-            self._offset += len(line) + 1
-        return len(lines)
-
-    def _weigh(self, line: bytes, record: Record | None) -> None:
-        """What a line at or behind the first defect proves, and whether it could be kept."""
-        if self._cut_is_blank and line.strip(EMPTINESS):
-            self._cut_is_blank = False
-        if record is None:
-            self._turn_end_after = self._turn_end_after or ends_in_turn_end(line)
-            return
-        self._next_after = record.seq + record.count
-        self._turn_end_after = self._turn_end_after or record.is_turn_end
-        if record.problem is None and not self._is_repeat(line, record):
-            self._intact_after += record.count
-
-    def _is_repeat(self, line: bytes, record: Record) -> bool:
-        """Whether the line only says again what the log already holds."""
-        end = record.seq + record.count
-        return end <= len(self._log) and list(self._log.lines(record.seq, end)) == [line.strip(EMPTINESS)]
+        self._stage = self._aftermath.look
+        self._aftermath.weigh(line, record)
+        self._findings.pass_line(len(line))
 
     # The end
 
@@ -396,59 +341,26 @@ class LogScanner:
         if not rest.length:
             return
         if rest.blank:
-            self._find(Kind.BLANK_TAIL, f"the log ends in {rest.length} NUL or blank bytes", length=rest.length)
+            self._findings.note(
+                Kind.BLANK_TAIL, f"the log ends in {rest.length} NUL or blank bytes", length=rest.length
+            )
         else:
             message = f"the last line has no end: the write of its {rest.length} bytes was cut short"
-            self._find(Kind.UNTERMINATED, message, length=rest.length)
+            self._findings.note(Kind.UNTERMINATED, message, length=rest.length)
         self._torn = True
-        self._cut_is_blank = self._cut_is_blank and rest.blank
+        self._aftermath.blank = self._aftermath.blank and rest.blank
 
     def _verdict(self) -> Verdict:
         if self._foreign:
             return Verdict.UNSUPPORTED
         if self._stage == self._read_first or (self._header_line is None and not self._header_bad):
             return Verdict.EMPTY
-        if self._header_bad or self._turn_end_after:
+        if self._header_bad or self._aftermath.turn_end:
             return Verdict.DAMAGED
         if self._unsupported is not None:
             return Verdict.UNSUPPORTED
-        if self._invalid:
+        if self._invalid > 0:
             return Verdict.INVALID
         if self._torn:
             return Verdict.TORN
         return Verdict.CLEAN if self._readers.open_turn is None else Verdict.INTERRUPTED
-
-    def _find_jump(self, record: Record, line: bytes, expected: int | None) -> None:
-        want = expected if expected is not None else 0
-        if record.seq > want:
-            kind, what = Kind.SEQ_GAP, f"{record.seq - want} events are missing"
-        elif record.seq == want - 1:
-            kind, what = Kind.SEQ_REPEAT, "the seq before it again"
-        else:
-            kind, what = Kind.SEQ_REWIND, f"the log goes back by {want - record.seq}"
-        message = f"expected seq {want}, found {record.seq}: {what}"
-        self._find(kind, message, length=len(line), expected=want, actual=record.seq)
-
-    def _find(
-        self,
-        kind: Kind,
-        message: str,
-        *,
-        length: int,
-        at: int | None = None,
-        expected: int | None = None,
-        actual: int | None = None,
-        path: str | None = None,
-    ) -> None:
-        self._findings.add(
-            Finding(
-                kind=kind,
-                line=self._line + 1,
-                offset=self._offset if at is None else at,
-                length=length,
-                message=message,
-                expected_seq=expected,
-                actual_seq=actual,
-                path=path,
-            )
-        )

@@ -56,7 +56,7 @@ def tool_row(seq0: int, args: list[str], /, **changes: Any) -> bytes:
 def user(seq: int, text: str = "hi", **rest: Any) -> bytes:
     """A user message on the surface."""
     data = {"content": [{"type": "text", "text": text}], "source": {"kind": "user"}, "role": "user", "id": f"m{seq}"}
-    return event("user/message", seq, data, **{"surfaceOp": "append", **rest})
+    return event("user/message", seq, data, **_surface(rest))
 
 
 def assistant(seq: int, *, calls: tuple[str, ...] = (), turn: int = 1, step: int = 1, **rest: Any) -> bytes:

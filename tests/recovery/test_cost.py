@@ -6,6 +6,7 @@ import tracemalloc
 from typing import TYPE_CHECKING, Self
 
 from sessionstore.recovery.findings import Verdict
+from sessionstore.recovery.format import MAX_LINE
 from sessionstore.recovery.lines import LineSplitter
 from sessionstore.recovery.scan import LogScanner
 from tests.recovery import logs
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 MIB = 1 << 20
 
 
-def peak(pieces: Iterator[bytes], **options: int) -> tuple[int, Verdict]:
+def peak(pieces: Iterator[bytes], *, max_line: int = MAX_LINE) -> tuple[int, Verdict]:
     """The most memory in bytes that was held while the pieces were scanned, and the verdict."""
-    scanner = LogScanner(**options)
+    scanner = LogScanner(max_line=max_line)
     tracemalloc.start()
     try:
         for piece in pieces:

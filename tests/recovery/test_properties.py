@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 GOOD = {Verdict.CLEAN, Verdict.INTERRUPTED}
 
 
-def feed(pieces: Iterable[bytes], **options: int) -> ScanResult:
+def feed(pieces: Iterable[bytes], *, max_line: int) -> ScanResult:
     """Scan a log that arrives in pieces."""
-    scanner = LogScanner(**options)
+    scanner = LogScanner(max_line=max_line)
     for piece in pieces:
         scanner.feed(piece)
     return scanner.finish()

@@ -72,6 +72,15 @@ def test_a_row_advances_the_seq_by_its_run() -> None:
     assert len(result.events) == 5
 
 
+@pytest.mark.parametrize("gap", [2**31, 2**31 + 1, 2**40, -(2**40), 2**53 - 1 - 1_700_000_000_001])
+def test_any_time_gap_inside_the_safe_integers_is_accepted(gap: int) -> None:
+    """A machine that slept for years, or a clock that went back, is no defect."""
+    result = scan(header(), logs.turn_start(0), logs.row(1, ["a", "b"], dt=[gap]))
+    assert result.verdict is Verdict.INTERRUPTED
+    assert result.events[2].time == 1_700_000_000_001 + gap
+    assert scan(header(), logs.turn_start(0), logs.row(1, ["a", "b"], dt=[2**53 - 1_700_000_000_001])).findings
+
+
 @pytest.mark.parametrize(
     "odd",
     [
@@ -579,42 +588,6 @@ def test_any_bytes_like_piece_is_taken(kind: type) -> None:
     assert scanner.finish().verdict is Verdict.CLEAN
 
 
-# A source that breaks
-
-
-def test_an_incomplete_source_is_torn_at_the_last_whole_line() -> None:
-    """A compressed log that ends within a frame keeps the whole lines of what came out."""
-    data = b"".join(interrupted_log())
-    for rest, length in ((b"", 0), (b'{"type":', 8)):
-        scanner = LogScanner()
-        scanner.feed(data + rest)
-        scanner.source_torn("the last frame is incomplete", incomplete=True)
-        result = scanner.finish()
-        assert (result.verdict, only(result).kind, only(result).length) == (Verdict.TORN, Kind.TORN_FRAME, length)
-        assert (result.safe_offset, result.cut_is_blank) == (len(data), False)
-
-
-def test_an_undecodable_frame_before_a_turn_end_is_damage() -> None:
-    """Frames that can be decoded behind a broken one are looked through like lines behind a defect."""
-    scanner = LogScanner()
-    scanner.feed(b"".join([header(), *first_turn()]) + b"{")
-    scanner.source_torn("the frame at byte 100 is damaged", incomplete=False)
-    scanner.feed(logs.user(19) + logs.turn_end(20, 2))
-    result = scanner.finish()
-    assert (result.verdict, result.intact_after) == (Verdict.DAMAGED, 2)
-    assert result.findings[0].kind is Kind.BAD_FRAME
-
-
-def test_a_source_that_breaks_in_the_header() -> None:
-    """A log of which not even the header came out was never begun, unless its bytes are there and bad."""
-    scanner = LogScanner()
-    scanner.source_torn("incomplete", incomplete=True)
-    assert scanner.finish().verdict is Verdict.EMPTY
-    scanner = LogScanner()
-    scanner.source_torn("bad checksum", incomplete=False)
-    assert scanner.finish().verdict is Verdict.DAMAGED
-
-
 # Messages
 
 
@@ -633,3 +606,21 @@ def test_findings_say_where_and_what_and_never_the_contents() -> None:
         for finding in result.findings:
             assert finding.describe().startswith(f"line {finding.line}, byte {finding.offset}: ")
             assert "hunter2" not in finding.describe()
+
+
+def test_checks_stop_costing_when_everything_fails() -> None:
+    """Behind a hundred refused events no further replacement is compared with what it names; reading goes on."""
+    big = logs.result(0, "c", text="x" * 1000)
+    op = {"op": "replace", "start": 0, "end": 0}
+    bad = [logs.result(n, "d", surfaceOp=op, sourceEventSeqs=[0]) for n in range(1, 300)]
+    result = scan(header(), big, *bad, logs.turn_start(300))
+    assert result.verdict is Verdict.INVALID
+    assert len(result.findings) == FINDINGS_PER_KIND
+    assert (len(result.events), result.open_turn) == (301, 1)
+
+
+def test_a_repeat_inside_a_long_row_is_found_without_reading_the_row() -> None:
+    """Lines that rewind into a packed row are counted as other events, each at its own cost."""
+    rewinds = [logs.user(n) for n in range(3, 8)]
+    result = scan(header(), logs.row(0, ["t"] * 10), *rewinds)
+    assert (result.verdict, result.intact_after) == (Verdict.TORN, 5)
