@@ -290,34 +290,37 @@ def _read_tail(files: Files, fd: int, stat: FileStat, compression: Compression, 
     data = b"".join(read_chunks(files, fd, start, stat.size))
     if compression == "none":
         whole = start == head.end
-        if not whole:
-            data = data.partition(b"\n")[2]
+        tail = _judge(data, 0) if whole else _judge(data.partition(b"\n")[2], None)
     else:
-        data, whole = _last_frame(data, whole=stat.size <= TAIL)
-    tail = _judge(data, 0 if whole else None)
+        whole = start == 0
+        tail = _judge(_all_frames(data), 0) if whole else _judge_last_frame(data)
     tail.out_of_reach = tail.time is None and not whole
     return tail
 
 
-def _last_frame(data: bytes, *, whole: bool) -> tuple[bytes, bool]:
-    """The decoded lines of the last intact frame that begins in *data*, and whether there is nothing else.
+def _all_frames(data: bytes) -> bytes:
+    """What a whole log decodes to behind its header line."""
+    reader = FrameReader(limit=_FRAME_LIMIT)
+    decoded = b"".join([*reader.feed(data), *reader.finish()])
+    return decoded.lstrip(b"\n" + BLANKS).partition(b"\n")[2]
 
-    With the *whole* log at hand that is everything but the header line.
-    """
-    if whole:
-        reader = FrameReader(limit=_FRAME_LIMIT)
-        decoded = b"".join([*reader.feed(data), *reader.finish()])
-        return decoded.lstrip(b"\n" + BLANKS).partition(b"\n")[2], True
-    at = len(data)
+
+def _judge_last_frame(data: bytes) -> _Tail:
+    """Look at the last intact frame that begins in *data* and holds an event, and at what follows it."""
+    at, decoded = len(data), 0
     for _ in range(_MAX_TRIES):
         at = data.rfind(_MAGIC, 0, at)
-        if at < 0:
+        if at < 0 or decoded > _FRAME_LIMIT:
             break
         reader = FrameReader(limit=_FRAME_LIMIT)
-        decoded = b"".join(reader.feed(data[at:]))
-        if reader.frames:
-            return decoded, False
-    return b"", False
+        text = b"".join(reader.feed(data[at:]))
+        decoded += len(text)
+        # Our own frames begin with a line.  Somebody else's may begin within one, so that is no defect.
+        first, newline, rest = text.partition(b"\n")
+        tail = _judge(text if newline and _measure(first) else rest, None)
+        if reader.frames and tail.time is not None:
+            return tail
+    return _Tail()
 
 
 def _judge(data: bytes, expected: int | None) -> _Tail:

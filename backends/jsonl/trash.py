@@ -70,7 +70,7 @@ def bury(files: Files, root: str, found: Found, session_id: str, now: int) -> Tr
             raise
         files.sync_directory(place)
         files.sync_directory(found.paths.project)
-    return TrashEntry(key, session_id, now, found.stat.size, target)
+    return TrashEntry(key, session_id, now, _log_size(files, target), target)
 
 
 def list_trash(files: Files, root: str) -> list[Buried]:

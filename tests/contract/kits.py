@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from sessionstore.backends.jsonl import JsonlBackend
@@ -16,6 +15,7 @@ from sessionstore.backends.memory import MemoryBackend
 from sessionstore.backends.paths import LOG_NAMES, encode_id
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from sessionstore.backends.base import Backend

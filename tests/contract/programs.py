@@ -23,9 +23,11 @@ OPEN = [line.rstrip(b"\n") for line in logs.interrupted_log()[1:]]
 """Two turns, the second with a recorded call and one that was never recorded."""
 
 
-def header(session_id: str = "s1", *, cwd: str | None = "/srv/project", **rest: Any) -> Header:
+def header(
+    session_id: str = "s1", *, cwd: str | None = "/srv/project", created_at: int = CREATED, **rest: Any
+) -> Header:
     """A header as the store makes it."""
-    return make_header(session_id, **{"created_at": CREATED, "cwd": cwd, **rest})
+    return make_header(session_id, created_at=created_at, cwd=cwd, **rest)
 
 
 def batch(lines: Sequence[bytes], start: int = 0, stop: int | None = None) -> Batch:

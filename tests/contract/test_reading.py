@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sessionstore.errors import DamagedLogError, SessionNotFoundError, UnsupportedFormatError
 from sessionstore.recovery.findings import Verdict
 from sessionstore.recovery.plan import plan_repair
-from tests.contract.kits import Kit
 from tests.contract.programs import CLOSED, OPEN, batch, events, header, store, write
 from tests.recovery import logs
+
+if TYPE_CHECKING:
+    from tests.contract.kits import Kit
 
 
 async def test_read_from_every_seq_is_the_exact_suffix(kit: Kit) -> None:
