@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.packages import source_files
+from tests.paths import REPO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,27 +152,45 @@ def test_the_library_has_no_assert_and_no_print(module: str) -> None:
         assert not printed or role(module) == "cli", f"{module} prints"
 
 
+# Each module gets a process forked from one that has loaded nothing of ours.  The package itself is a bare shell there:
+# its __init__ imports nearly everything, in an order that would hide every cycle.  The command uses the package as its
+# users do, so it gets the real one.
 IMPORT_EACH_ALONE = """
-import os, sys
-failed = 0
-for module in sys.argv[1:]:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            __import__(module)
-        except BaseException as error:
-            print(f"{module}: {type(error).__name__}: {error}", flush=True)
-            os._exit(1)
-        os._exit(0)
-    failed |= os.waitpid(pid, 0)[1]
+import asyncio, importlib, json, logging, os, pathlib, sys, types
+import msgspec
+
+def alone(modules):
+    failed = 0
+    for module in modules:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                importlib.import_module(module)
+            except BaseException as error:
+                print(f"{module}: {type(error).__name__}: {error}", flush=True)
+                os._exit(1)
+            os._exit(0)
+        failed |= os.waitpid(pid, 0)[1]
+    return failed
+
+folder, *modules = sys.argv[1:]
+shell = types.ModuleType("sessionstore")
+shell.__path__ = [folder]
+sys.modules["sessionstore"] = shell
+failed = alone(m for m in modules if not m.startswith("sessionstore.cli"))
+del sys.modules["sessionstore"]
+import sessionstore
+failed |= alone(m for m in modules if m.startswith("sessionstore.cli"))
 sys.exit(1 if failed else 0)
 """
 
 
+@pytest.mark.slow
 def test_every_module_imports_alone_in_a_fresh_interpreter() -> None:
     """No import cycle hides behind the order in which a normal run happens to import."""
+    modules = sorted(m for m in SOURCES if m != "sessionstore" and not m.endswith("__main__"))
     result = subprocess.run(
-        [sys.executable, "-c", IMPORT_EACH_ALONE, *sorted(m for m in SOURCES if not m.endswith("__main__"))],
+        [sys.executable, "-c", IMPORT_EACH_ALONE, str(REPO / "sessionstore"), *modules],
         capture_output=True,
         text=True,
         check=False,
