@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["pretty_arguments", "render_markdown"]
 
-_FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$")
+_FENCE: Final = re.compile(r"(`{3,}|~{3,})(.*)$")
+# A fence within a list or a quotation, or something that looks like one.
+_HIDDEN_FENCE: Final = re.compile(r"[\s>*+\-\d.)]*(?:`{3,}|~{3,})")
+_CODE: Final = re.compile(r"((?<!`)(`+)(?!`)[^`]+(?<!`)\2(?!`))")
 _ENDINGS: Final = {
     "completed": "completed",
     "interrupted": "⚠ interrupted: its process ended before it did; closed by recovery",
@@ -129,40 +132,72 @@ def _fragment(fragment: Fragment, *, quote: bool) -> Iterator[str]:
         yield from _quoted(fragment.text)
         yield ""
         yield "</details>"
-    elif quote:
+        return
+    lines = visible(fragment.text).split("\n")
+    if quote or not _is_plain(lines):
         yield from _quoted(fragment.text)
     else:
-        yield from _prose(fragment.text)
+        yield from _prose(lines)
 
 
 def _quoted(text: str) -> Iterator[str]:
-    for line in _prose(text):
+    """A block quote: nothing in it reaches further than its last line, not even a fence that is never closed."""
+    lines = visible(text).split("\n")
+    for line in _prose(lines) if _is_plain(lines) else (line.replace("<", "&lt;") for line in lines):
         yield f"> {line}".rstrip()
 
 
-def _prose(text: str) -> Iterator[str]:
-    """Text that is probably Markdown: kept as it is but for raw HTML outside of code, and an unclosed fence."""
+def _is_plain(lines: list[str]) -> bool:
+    """Whether all code fences stand at the left margin and in pairs, so that it is certain what is code."""
     fence = ""
-    for line in visible(text).split("\n"):
+    for line in lines:
+        found = _FENCE.match(line)
+        if fence:
+            if found and found[1].startswith(fence) and not found[2].strip():
+                fence = ""
+        elif found and not ("`" in found[1] and "`" in found[2]):
+            fence = found[1]
+        elif _HIDDEN_FENCE.match(line):
+            return False
+    return not fence
+
+
+def _prose(lines: list[str]) -> Iterator[str]:
+    """Plain Markdown as it is, but for raw HTML outside of code."""
+    paragraph: list[str] = []
+    fence = ""
+    for line in lines:
         found = _FENCE.match(line)
         if fence:
             if found and found[1].startswith(fence) and not found[2].strip():
                 fence = ""
             yield line
-        elif found:
-            fence = found[1]
+        elif found or not line.strip():
+            yield from _without_html(paragraph)
+            paragraph = []
+            fence = found[1] if found else ""
             yield line
         else:
-            yield _without_html(line)
-    if fence:
-        yield fence
+            paragraph.append(line)
+    yield from _without_html(paragraph)
 
 
-def _without_html(line: str) -> str:
-    if "<" not in line:
-        return line
-    parts = re.split(r"(`+[^`]+`+)", line)
-    return "".join(part if index % 2 else part.replace("<", "&lt;") for index, part in enumerate(parts))
+def _without_html(paragraph: list[str]) -> list[str]:
+    """A paragraph in which no ``<`` is markup.  Code keeps its own where no doubt is possible what is code."""
+    if not any("<" in line for line in paragraph):
+        return paragraph
+    parts = [_CODE.split(line) for line in paragraph]
+    if any("`" in part for line in parts for part in line[::3]) or any("\\`" in line for line in paragraph):
+        return [line.replace("<", "&lt;") for line in paragraph]
+    return ["".join(_escaped(line)) for line in parts]
+
+
+def _escaped(parts: list[str]) -> Iterator[str]:
+    for index, part in enumerate(parts):
+        if index % 3 == 0:
+            yield part.replace("<", "&lt;")
+        elif index % 3 == 1:
+            yield part  # with its ticks; the group after it is the ticks alone
 
 
 def _tool(tool: ToolUse, anchor: str, *, recovered: bool) -> Iterator[str]:
@@ -239,7 +274,7 @@ def _usage(usage: Usage) -> str:
 
 def _inline(text: str) -> str:
     """Text on one line of which nothing is markup."""
-    return re.sub(r"([\\`*_\[\]<>#|~])", r"\\\1", one_line(text, 500))
+    return re.sub(r"([\\`*_\[\]>#|~])", r"\\\1", one_line(text, 500)).replace("<", "&lt;")
 
 
 def _code(text: str) -> str:

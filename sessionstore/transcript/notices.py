@@ -117,11 +117,13 @@ _TABLE: Final[dict[str, tuple[str, Callable[[_Data], str]]]] = {
     "schedule/change": ("Schedule", _keys("operation")),
     "session/end-seed": ("End of the inherited part", _keys()),
     "session/title": ("Title", _keys("title")),
+    "session/title-llm-request": ("Title requested", _keys("titleProvider")),
     "subagent/descriptor": ("Subagent", _keys("label", "mode", "provider")),
     "tool-workflow/agent-end": ("Workflow agent done", _keys("label", "agentId")),
     "tool-workflow/agent-start": ("Workflow agent", _keys("label", "agentId")),
     "tool-workflow/run-end": ("Workflow done", _keys("name")),
     "tool-workflow/run-start": ("Workflow", _keys("name")),
+    "web/deepseek-search-llm-request": ("Search requested", _keys()),
 }
 
 #: Notices that only interest somebody who looks for them.
@@ -142,9 +144,11 @@ MINOR: Final = frozenset(
         "sandbox/mode",
         "session/end-seed",
         "session/title",
+        "session/title-llm-request",
         "subagent/descriptor",
         "tool-workflow/agent-end",
         "tool-workflow/agent-start",
+        "web/deepseek-search-llm-request",
     }
 )
 
