@@ -113,6 +113,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any, *, remove: bool = False
     return copy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LINES)
 def test_every_variant_of_a_line_is_judged_alike(name: str) -> None:
     """Whatever stands in whatever field, the fast way never accepts what the careful way does not."""

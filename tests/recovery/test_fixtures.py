@@ -62,7 +62,16 @@ def test_a_fixture_scans_alike_byte_by_byte(case: str) -> None:
     assert (result.verdict, result.findings, result.safe_offset) == (whole.verdict, whole.findings, whole.safe_offset)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if load(case)[1]["verdict"] in RESUMABLE])
+QUICK = {"closed", "interrupted-with-calls", "replaced-surface"}
+
+
+def prefix_cases() -> list[object]:
+    """The cases that can be cut anywhere; most of them only in the slow run."""
+    cases = [case for case in CASES if load(case)[1]["verdict"] in RESUMABLE]
+    return [case if case in QUICK else pytest.param(case, marks=pytest.mark.slow) for case in cases]
+
+
+@pytest.mark.parametrize("case", prefix_cases())
 def test_every_prefix_of_a_fixture_scans_to_a_prefix(case: str) -> None:
     """A log that could be resumed can be resumed from every cut behind its header, with every whole line kept."""
     data, expect = load(case)
