@@ -12,33 +12,34 @@ export BACKENDS ?= memory,jsonl
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
 
-$(BIN)/.installed: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[zstd,cli,dev]'
+# One stamp per extra: the demo needs no test tools, the tests need no type checkers.
+$(BIN)/.extra-%: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
-install: $(BIN)/.installed  ## make .venv with everything in it
+install: $(BIN)/.extra-dev  ## make .venv with everything in it
 
-demo: install  ## watch an agent be killed in the middle of a turn and go on
+demo: $(BIN)/.extra-cli  ## watch an agent be killed in the middle of a turn and go on
 	$(BIN)/python examples/demo.py
 
-test: install  ## the tests that run in a minute or two
+test: $(BIN)/.extra-test  ## the tests that run in a minute or two
 	$(PYTEST) -m "not slow"
 
-test-all: install  ## all tests, with more examples for the properties
+test-all: $(BIN)/.extra-test  ## all tests, with more examples for the properties
 	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=600
 
-crash: install  ## only the tests that crash something
+crash: $(BIN)/.extra-test  ## only the tests that crash something
 	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=600 -m crash
 
-fixtures-check: install  ## the fixtures say what expect.json says, and git sees no changed byte
+fixtures-check: $(BIN)/.extra-test  ## the fixtures say what expect.json says, and git sees no changed byte
 	$(PYTEST) tests/recovery -k fixture
 	git diff --exit-code --stat -- fixtures
 
-coverage: install  ## statement and branch coverage of the test run
+coverage: $(BIN)/.extra-test  ## statement and branch coverage of the test run
 	$(BIN)/python -m coverage run -m pytest && $(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report
 
-bench: install  ## the benchmarks; results go to docs/
+bench: $(BIN)/.extra-test  ## the benchmarks; results go to docs/
 	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
 
 fmt: install  ## format and fix what can be fixed
@@ -50,7 +51,7 @@ lint: install  ## ruff: rules and format
 type: install  ## mypy --strict and pyright, on the source and on the tests
 	$(BIN)/mypy && $(BIN)/pyright
 
-wheel-check: install  ## build the wheel and use it from an empty environment in another folder
+wheel-check: $(BIN)/.extra-test  ## build the wheel and use it from an empty environment in another folder
 	$(BIN)/python tests/wheel_check.py
 
 check: lint type test  ## what a change has to pass
