@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from sessionstore.lossless import MAX_EVENT_BYTES, MAX_SAFE
+
 __all__ = [
     "FORMAT_VERSION",
     "HEADER_TYPE",
@@ -25,12 +27,6 @@ HEADER_TYPE: Final = "session"
 TURN_START: Final = "turn/start"
 TURN_END: Final = "turn/end"
 RECOVERY_LOST: Final = "recovery/lost"
-
-MAX_SAFE: Final = 2**53 - 1
-"""The largest integer that a JavaScript reader holds exactly: the limit of every seq and time."""
-
-MAX_EVENT_BYTES: Final = 256 * 1024 * 1024
-"""Most bytes of one event's JSON; ``append`` refuses more."""
 
 MAX_BATCH_TEXT: Final = 64 * 1024 * 1024
 """Most bytes of text that one write holds beyond its first event."""

@@ -24,12 +24,15 @@ import msgspec
 
 from sessionstore.errors import InvalidEventError
 
-__all__ = ["MAX_DEPTH", "MAX_SAFE", "Json", "decode", "encode", "freeze", "json_equal", "member_texts"]
+__all__ = ["MAX_DEPTH", "MAX_EVENT_BYTES", "MAX_SAFE", "Json", "decode", "encode", "freeze", "json_equal", "member_texts"]
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
 MAX_SAFE: Final = 2**53 - 1
 """The largest integer that a JavaScript reader holds exactly."""
+
+MAX_EVENT_BYTES: Final = 256 * 1024 * 1024
+"""The longest JSON text of one event, in bytes."""
 
 MAX_DEPTH: Final = 10_000
 """How deep containers may be nested."""

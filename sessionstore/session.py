@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from _thread import get_ident
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, overload
 
@@ -24,7 +24,7 @@ from sessionstore.eventlog import EventLog, Events
 from sessionstore.events import DeltaKey, Event, SurfaceOp, render_line
 from sessionstore.header import Header, check_header_id, make_header, parse_header
 from sessionstore.history import History, fold_request_context, fold_request_header
-from sessionstore.lossless import MAX_SAFE, Json, encode
+from sessionstore.lossless import MAX_EVENT_BYTES, MAX_SAFE, Json, encode
 from sessionstore.seeds import check_seed_event
 from sessionstore.surface import Surface, SurfaceView, parse_sources, parse_surface_op
 from sessionstore.vocabulary import EventTypes, RequestContext, encode_payload, validate_payload
@@ -38,8 +38,8 @@ __all__ = ["Checker", "Observer", "Session"]
 Observer = Callable[[Event], object]
 Checker = Callable[[Event], object]
 
-MAX_EVENT_BYTES: Final = 256 * 1024 * 1024
 _FOLDED: Final = frozenset({"request/header", "request/context"})
+_INT_ONLY: Final = {int}
 _TAKE_LINES: Final = 4096
 _DELTA_COST: Final = 8  # bytes that a packed row spends on a delta besides its text, roughly
 
@@ -178,7 +178,7 @@ class Session:
         data: object,
         *,
         surface_op: SurfaceOp | Mapping[str, Json] | None = None,
-        source_event_seqs: Iterable[int] | None = None,
+        source_event_seqs: Sequence[int] | None = None,
     ) -> Event: ...
     @overload
     def append(
@@ -186,7 +186,7 @@ class Session:
         type: Struct,
         *,
         surface_op: SurfaceOp | Mapping[str, Json] | None = None,
-        source_event_seqs: Iterable[int] | None = None,
+        source_event_seqs: Sequence[int] | None = None,
     ) -> Event: ...
     def append(
         self,
@@ -194,20 +194,20 @@ class Session:
         data: object = ...,
         *,
         surface_op: SurfaceOp | Mapping[str, Json] | None = None,
-        source_event_seqs: Iterable[int] | None = None,
+        source_event_seqs: Sequence[int] | None = None,
     ) -> Event:
         """Append one event and return it: ``append("turn/start", {"turn": 1})`` or ``append(TurnStart(turn=1))``.
 
         The payload is detached: changing it afterwards does not change the log.  Message-producing types
         (``user/message``, ``assistant/message``, ``tool/result``, ``steering/message``) need *surface_op*:
-        ``"append"`` or a :class:`Replace`.  *source_event_seqs* are the seqs that the message derives from.
+        ``"append"`` or a :class:`Replace`.  *source_event_seqs* (list, tuple or range) are the seqs that the message
+        derives from.
 
         Never blocks on I/O.  Observers run before it returns; what they raise is logged and contained.
 
         Raises:
             InvalidEventError: not lossless JSON, not the type's shape, a surface rule broken, or called from
                 inside an observer or checker of this session.  The log is unchanged, the seq is not used up.
-            UnsupportedFormatError: a retired form.
             InvariantError: an invariant checker vetoed (or whatever a registered checker raises).
             PendingLimitError, StoreClosedError, WrongThreadError: the store's side of it.
         """
@@ -224,30 +224,34 @@ class Session:
                 raise InvalidEventError(f"event type is {type.__class__.__name__}, expected str or a payload Struct")
             if data is ...:
                 raise TypeError("append(type, data) needs the payload")
-            raw = encode(data, what=type)
-            payload = validate_payload(type, raw, self._log.types)
+            if isinstance(data, Struct):
+                name, raw, payload = encode_payload(data, self._log.types)
+                if name != type:
+                    raise InvalidEventError(f"{data.__class__.__name__} is the payload of {name}", event_type=type)
+            else:
+                raw = encode(data, what=type)
+                payload = validate_payload(type, raw, self._log.types)
         return self._append(type, raw, payload, surface_op, source_event_seqs)
 
     def _append(self, type_: str, raw: bytes, payload: object, surface_op: object, source_event_seqs: object) -> Event:
         self._enter()
+        if type(source_event_seqs) is range:  # what a message cites are most often the deltas just streamed
+            source_event_seqs = list(source_event_seqs)
         seq, time = len(self._log), self._now()
-        op, sources = None, None
-        if surface_op is not None:
-            op = parse_surface_op(surface_op)
-        if source_event_seqs is not None:
-            sources = parse_sources(source_event_seqs)
-        line = render_line(
-            type_,
-            seq,
-            time,
-            raw,
-            sources=None if sources is None else _compact(sources),
-            surface_op=None if op is None else _compact(op),
+
+        def build() -> Event:
+            line = render_line(
+                type_, seq, time, raw, sources=_sources_json(source_event_seqs), surface_op=_surface_op_json(surface_op)
+            )
+            return Event(type_, seq, time, line, None, "", self._log.types, payload)
+
+        change = self._surface.check_raw(
+            type_, seq, surface_op, source_event_seqs, candidate=build, event_at=self._event_at
         )
+        event = build()
+        line = event.to_json()
         if len(line) > MAX_EVENT_BYTES:
             raise InvalidEventError(f"{len(line)} bytes; one event holds at most {MAX_EVENT_BYTES}", event_type=type_)
-        event = Event(type_, seq, time, line, None, "", self._log.types, payload)
-        change = self._surface.check_raw(type_, seq, op, sources, candidate=lambda: event, event_at=self._event_at)
         self._veto(event)
         self._admit(len(line) + 1)
         self._log.append_line(line)
@@ -395,6 +399,21 @@ class Session:
         """Put everything from *seq* on back: the next take starts there.  *seq* is the first of an earlier take."""
         self._taken = self._log.line_index(seq)
         self._unwritten = sum(map(len, self._log.slice_lines(self._taken, self._log.line_count)))
+
+
+def _surface_op_json(value: object) -> bytes | None:
+    """The text of an operation that the surface has accepted."""
+    if value is None:
+        return None
+    return b'"append"' if value == "append" else _compact(parse_surface_op(value))
+
+
+def _sources_json(value: object) -> bytes | None:
+    """The text of cited seqs that the surface has accepted."""
+    if value is None:
+        return None
+    plain = type(value) in (list, tuple) and set(map(type, value)) <= _INT_ONLY  # type: ignore[call-overload]
+    return _compact(value if plain else parse_sources(value))
 
 
 def _make_header(id_: str, header: Header | Mapping[str, Json] | None, clock: Clock) -> Header:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PAYLOADS",
+    "RETIRED_TYPES",
     "SURFACE_TYPES",
     "TYPE_OF",
     "AbortCause",

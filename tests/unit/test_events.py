@@ -168,7 +168,9 @@ def test_from_dict_detaches() -> None:
         Event.from_dict({"type": "a/b", "seq": 0, "time": 0, "data": {1, 2}})  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("text", ["\u2028\u2029\u0085", "\r\x0b\x0c\x1c", "\udce4\udcbd", "".join(map(chr, range(256)))])
+@pytest.mark.parametrize(
+    "text", ["\u2028\u2029\u0085", "\r\x0b\x0c\x1c", "\udce4\udcbd", "".join(map(chr, range(256)))]
+)
 def test_no_text_breaks_a_line(text: str) -> None:
     """An event is one line whatever its text, and comes back exactly."""
     event = Event.from_dict({"type": "a/b", "seq": 0, "time": 0, "data": text})

@@ -93,7 +93,17 @@ def test_a_wide_live_log_equals_its_replay() -> None:
     assert s.first_live_seq == 0
 
 
-BAD_DATA: list[object] = [b"x", {1}, float("nan"), float("inf"), -0.0, object(), len, {"a": [1, {"b": object()}]}, {1: 2}]
+BAD_DATA: list[object] = [
+    b"x",
+    {1},
+    float("nan"),
+    float("inf"),
+    -0.0,
+    object(),
+    len,
+    {"a": [1, {"b": object()}]},
+    {1: 2},
+]
 
 
 @pytest.mark.parametrize("bad", BAD_DATA, ids=repr)
@@ -206,7 +216,10 @@ def test_checkers_veto_before_anything_changes() -> None:
         raise PermissionError("no")
 
     remove = s.check(veto)
-    for act in (lambda: s.append("user/message", user(), surface_op="append"), lambda: s.append("assistant/chunk", chunk())):
+    for act in (
+        lambda: s.append("user/message", user(), surface_op="append"),
+        lambda: s.append("assistant/chunk", chunk()),
+    ):
         with pytest.raises(PermissionError):
             act()
     assert [event.seq for event in seen] == [0, 0]
