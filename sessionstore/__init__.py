@@ -5,7 +5,7 @@
 ``await session.flush()`` returns when it is on the disk.
 """
 
-from sessionstore.backends.base import ANY, Page, RepairReport, SessionInfo, TrashEntry
+from sessionstore.backends.base import ANY, Page, RepairReport, SalvageReport, SessionInfo, TrashEntry
 from sessionstore.chunks import decode_storage_record, pack_chunk_runs
 from sessionstore.errors import (
     ConcurrentWriteError,
@@ -65,11 +65,13 @@ from sessionstore.messages import (
 from sessionstore.recorder import Step, Turn
 from sessionstore.recovery.closers import interrupted_turn_closers
 from sessionstore.recovery.findings import Finding, Verdict
+from sessionstore.recovery.salvage_plan import MadeEvent, Quarantined, SalvageFork
 from sessionstore.recovery.scan import LogScanner, ScanResult, scan_log
 from sessionstore.session import Session
 from sessionstore.store import SessionStore, StoreStats
 from sessionstore.stored import StoredSession
 from sessionstore.surface import Replacement, SurfaceFold, fold_surface
+from sessionstore.verification import Deviation, VerifyReport
 from sessionstore.vocabulary import (
     AbortCause,
     Aborted,
@@ -120,6 +122,7 @@ __all__ = [
     "Completed",
     "ConcurrentWriteError",
     "DamagedLogError",
+    "Deviation",
     "Disposed",
     "DuplicateSessionError",
     "EndSeed",
@@ -145,6 +148,7 @@ __all__ = [
     "LlmCallConfig",
     "LlmFailure",
     "LogScanner",
+    "MadeEvent",
     "MaxTokens",
     "MaxTokensFinish",
     "Message",
@@ -153,6 +157,7 @@ __all__ = [
     "Page",
     "PendingLimitError",
     "PluginSource",
+    "Quarantined",
     "ReasoningBlock",
     "ReasoningDelta",
     "RecoveryLost",
@@ -162,6 +167,8 @@ __all__ = [
     "RequestContext",
     "RequestHeader",
     "RetryTrigger",
+    "SalvageFork",
+    "SalvageReport",
     "ScanResult",
     "Session",
     "SessionExistsError",
@@ -205,6 +212,7 @@ __all__ = [
     "UserMessage",
     "UserSource",
     "Verdict",
+    "VerifyReport",
     "WrongThreadError",
     "decode_storage_record",
     "derive_event_message",

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from sessionstore.backends.base import RepairReport, Writer
+from sessionstore.backends.base import RepairReport, SalvageReport, Writer
 from sessionstore.errors import (
     DamagedLogError,
     ForkError,
@@ -26,6 +26,7 @@ from sessionstore.recovery.findings import Verdict
 from sessionstore.recovery.plan import plan_repair
 from sessionstore.recovery.scan import LogScanner, ScanResult
 from sessionstore.settle import settle
+from sessionstore.tasks import finish
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from sessionstore.eventlog import EventLog
     from sessionstore.vocabulary import EventTypes
 
-__all__ = ["Recovered", "copy_prefix", "id_is_taken", "read_source", "recover", "refuse_bad_log"]
+__all__ = ["Recovered", "copy_prefix", "id_is_taken", "read_source", "recover", "refuse_bad_log", "salvage_damaged"]
 
 _logger = logging.getLogger("sessionstore")
 _BLOCK = 1024  # lines given to the scanner together
@@ -70,8 +71,28 @@ def refuse_bad_log(session_id: str, stored: Stored) -> None:
         raise DamagedLogError(session_id, path=stored.location, verdict=scan.verdict, findings=scan.findings)
 
 
-async def recover(backend: Backend, session_id: str) -> Recovered:
+async def salvage_damaged(backend: Backend, session_id: str) -> SalvageReport | None:
+    """Repair a log that a resume would refuse or cut intact events of; ``None`` where there was nothing to save.
+
+    Raises:
+        As ``Backend.salvage``.
+    """
+    stored = await backend.read(session_id)
+    if stored.writer == "live" or stored.scan.verdict in {Verdict.CLEAN, Verdict.INTERRUPTED}:
+        return None
+    report = await finish(backend.salvage(session_id, dry_run=False, cwd=None))
+    if report.changed:
+        _logger.warning(
+            "session %s: the log was %s and was salvaged: %d events kept, %d made anew; the damaged log is kept as %s",
+            session_id, report.verdict, report.kept, len(report.made), report.original,
+        )  # fmt: skip
+    return report
+
+
+async def recover(backend: Backend, session_id: str, *, salvage: SalvageReport | None = None) -> Recovered:
     """Lock, read, judge and repair a stored session.  On any failure nothing stays locked.
+
+    *salvage* is what was done to the log before, for the report.
 
     Raises:
         SessionNotFoundError, DuplicateSessionError, SessionLockedError, StorageError.
@@ -86,6 +107,8 @@ async def recover(backend: Backend, session_id: str) -> Recovered:
         plan = await settle(plan_repair, stored.scan)  # a long open turn is a long read
         nothing_to_do = plan.empty and stored.torn is None
         report = RepairReport() if nothing_to_do else await writer.repair(stored, plan)
+        if salvage is not None and salvage.changed:
+            report = structs.replace(report, salvage=salvage)
     except BaseException:
         await _release(writer, session_id)
         raise

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from sessionstore.backends.base import ANY, AnyCwd, Page, TrashEntry, check_seq
+from sessionstore.backends.base import ANY, AnyCwd, Page, SalvageReport, TrashEntry, check_seq
 from sessionstore.errors import ForkError, SessionExistsError
 from sessionstore.header import Header, make_header
 from sessionstore.inspection import Inspection, inspect_live, inspect_stored
-from sessionstore.opening import copy_prefix, id_is_taken, read_source, recover
+from sessionstore.opening import copy_prefix, id_is_taken, read_source, recover, salvage_damaged
 from sessionstore.options import check_options
+from sessionstore.recovery.findings import Verdict
 from sessionstore.registry import Registry
 from sessionstore.session import Session
 from sessionstore.settle import settle
 from sessionstore.stored import StoredSession
 from sessionstore.tasks import finish, raise_all
+from sessionstore.verification import VerifyReport, verify_stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,7 +40,10 @@ if TYPE_CHECKING:
     from sessionstore.vocabulary import EventTypes
     from sessionstore.writebehind import Durability
 
-__all__ = ["SessionStore", "StoreStats"]
+__all__ = ["OnDamage", "SessionStore", "StoreStats"]
+
+OnDamage = Literal["raise", "salvage"]
+"""What a resume does with a damaged log: refuse it, or repair it first."""
 
 
 class StoreStats(Struct, frozen=True, kw_only=True):
@@ -174,8 +179,11 @@ class SessionStore:
                 await registry.guard(session)
                 return registry.open(session, self._backend.writer(header))
 
-    async def resume(self, id: str) -> StoredSession:
+    async def resume(self, id: str, *, on_damage: OnDamage = "raise") -> StoredSession:
         """Lock a stored session, repair what a crash left, and go on; ``session.recovery`` says what was done.
+
+        With ``on_damage="salvage"`` a damaged log is repaired as :meth:`repair` does it, and so is one that holds
+        intact events behind a torn end; ``session.recovery.salvage`` is the report on that.
 
         Raises:
             SessionNotFoundError, DuplicateSessionError: there is none, or more than one.
@@ -186,13 +194,18 @@ class SessionStore:
             StorageError: the storage refused.
             StoreClosedError: the store is closed.
         """
+        if on_damage not in {"raise", "salvage"}:
+            raise ValueError(f'on_damage is "raise" or "salvage", got {on_damage!r}')
         with self._registry.working():
             self._registry.refuse_second(id)
             with self._registry.hold(id, "being resumed"):
-                return await self._registry.hand_over(self._resume(id))
+                return await self._registry.hand_over(self._resume(id, on_damage))
 
-    async def _resume(self, session_id: str) -> StoredSession:
-        found = await recover(self._backend, session_id)
+    async def _resume(self, session_id: str, on_damage: OnDamage) -> StoredSession:
+        salvage = None
+        if on_damage == "salvage":
+            salvage = await salvage_damaged(self._backend, session_id)
+        found = await recover(self._backend, session_id, salvage=salvage)
         try:
             session = StoredSession._adopt(
                 found.header, found.scan.log, found.scan.surface, closers=found.closers, clock=self._options.clock
@@ -288,6 +301,48 @@ class SessionStore:
         check_seq(seq)
         with self._registry.working():
             return await self._backend.read_from(id, seq)
+
+    async def verify(self, id: str) -> VerifyReport:
+        """Read a stored session completely and say what is the matter with it.  Changes nothing, takes no lock.
+
+        Of a session that is open in this process, what is stored of it.  ``report.exit_code`` is that of the
+        command ``sessionstore verify``.
+
+        Raises:
+            SessionNotFoundError, DuplicateSessionError, StorageError, StoreClosedError.
+        """
+        with self._registry.working():
+            stored = await self._backend.read(id)
+            salvage = None
+            if stored.scan.verdict in {Verdict.DAMAGED, Verdict.INVALID}:
+                salvage = await self._backend.salvage(id, dry_run=True, cwd=None)
+            return await settle(verify_stored, id, stored, salvage)
+
+    async def repair(
+        self, id: str, *, dry_run: bool = True, cwd: str | os.PathLike[str] | None = None
+    ) -> SalvageReport:
+        """Save what can be saved of a damaged session.  By default only says what it would do.
+
+        Nothing is thrown away: the damaged log is kept beside the repaired one, and a second history (of two
+        programs that wrote one log) becomes a session of its own.  A torn or interrupted log is repaired as
+        :meth:`resume` does it, and keeps what is intact behind the torn end.  A second repair changes nothing.
+
+        *cwd* is the working directory of a session whose header is lost; by default that of the other sessions in
+        its folder.  A log that cannot be repaired is reported (``report.refusal``), not raised.
+
+        Raises:
+            SessionNotFoundError, DuplicateSessionError, StorageError, StoreClosedError.
+            SessionLockedError: somebody holds it, in this process or another (not with *dry_run*).
+            InvalidEventError: *cwd* is not an absolute path.
+            ConcurrentWriteError: somebody without the lock changed the log meanwhile; it was left alone.
+        """
+        with self._registry.working():
+            place = None if cwd is None else os.fspath(cwd)
+            if dry_run:
+                return await self._backend.salvage(id, dry_run=True, cwd=place)
+            self._registry.refuse_second(id)
+            with self._registry.hold(id, "being repaired"):
+                return await finish(self._backend.salvage(id, dry_run=False, cwd=place))
 
     async def list(
         self,

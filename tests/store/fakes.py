@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
 
@@ -42,7 +42,7 @@ class FlakyBackend(MemoryBackend):
     """Keeps sessions in memory and misbehaves on demand.
 
     ``failure`` is raised by every write while set, ``failures`` by the next ones, one each; ``gate`` holds every
-    write until it is set; ``lost`` stores nothing but says nothing (an unsynced page cache) until a sync.
+    write until it is set.  With ``forgets`` a failure takes everything with it that was not synced.
     """
 
     def __init__(self) -> None:
@@ -54,6 +54,7 @@ class FlakyBackend(MemoryBackend):
         self.prepare_failure: Exception | None = None
         self.aclose_failure: Exception | None = None
         self.gate: asyncio.Event | None = None
+        self.forgets = False
         self.calls: list[Call] = []
         self.entered = 0
         self.syncs = 0
@@ -69,11 +70,11 @@ class FlakyBackend(MemoryBackend):
         await super().prepare(header)
 
     def writer(self, header: Header) -> Writer:
-        return FlakyWriter(self, super().writer(header))
+        return FlakyWriter(self, super().writer(header), header.id)
 
     async def open(self, session_id: str) -> tuple[Writer, Stored]:
         writer, stored = await super().open(session_id)
-        return FlakyWriter(self, writer), stored
+        return FlakyWriter(self, writer, session_id), stored
 
     async def aclose(self) -> None:
         self.events.append("backend closed")
@@ -89,10 +90,12 @@ class FlakyBackend(MemoryBackend):
 class FlakyWriter:
     """Writes settle: a cancelled caller waits, as with every writer."""
 
-    def __init__(self, backend: FlakyBackend, inner: Writer) -> None:
+    def __init__(self, backend: FlakyBackend, inner: Writer, session_id: str) -> None:
+        self._id = session_id
         self._backend = backend
         self._inner = inner
         self._busy = False
+        self._synced: tuple[bytes, int] | None = None
 
     @property
     def next_seq(self) -> int:
@@ -111,8 +114,11 @@ class FlakyWriter:
                 await self._backend.gate.wait()
             failure = self._backend.failures.pop(0) if self._backend.failures else self._backend.failure
             if failure is not None:
+                self._forget()
                 raise failure
             await self._inner.append(batch, sync=sync)
+            if sync:
+                self._synced = (self._backend.stored_bytes(self._id), batch.next_seq)
             self._backend.calls.append(Call(batch.first_seq, batch.next_seq, batch.parts, sync))
         finally:
             self._busy = False
@@ -122,7 +128,15 @@ class FlakyWriter:
         self._backend.syncs += 1
         await asyncio.sleep(0)
         if self._backend.sync_failure is not None:
+            self._forget()
             raise self._backend.sync_failure
+
+    def _forget(self) -> None:
+        """Go back to the last synced length, as a writer does that cannot trust the page cache."""
+        if self._backend.forgets and self._synced is not None:
+            inner = cast("Any", self._inner)
+            inner._log.put(self._synced[0])
+            inner._revision, inner._next_seq = inner._log.revision, self._synced[1]
 
     async def repair(self, stored: Stored, plan: RepairPlan) -> RepairReport:
         await asyncio.sleep(0)

@@ -186,7 +186,7 @@ async def test_a_fork_that_cannot_be_published_leaves_nothing() -> None:
             await store.fork(parent, child_id="c")
         backend.failure = None
         assert [info.id for info in (await store.list()).sessions] == ["p"]
-        assert backend.held == {"p"}
+        assert (backend.held, backend.closed_writers) == ({"p"}, 1)
         assert (await store.fork(parent, child_id="c")).durable_seq == 1
 
 

@@ -188,6 +188,27 @@ def test_numbers_come_from_the_log() -> None:
     run(main())
 
 
+def test_a_turn_whose_number_cannot_be_read_still_took_one() -> None:
+    """Logs of other writers may hold it; the next number is not used twice."""
+
+    async def main() -> None:
+        seed: list[dict[str, Any]] = [
+            {"type": kind, "seq": seq, "time": 1, "data": {"turn": turn}}
+            for seq, (kind, turn) in enumerate(
+                [("turn/start", 2.0), ("turn/end", 2), ("turn/start", "?"), ("turn/end", "?")]
+            )
+        ]
+        async with store_over(FlakyBackend()) as store:
+            session = await store.create("s", seed=seed)
+            assert last_turn(session._log) == (3, False)
+            assert last_turn(session._log, 3) == (3, True)
+            assert last_turn(session._log, 1) == (2, True)
+            async with session.turn() as turn:
+                assert turn.number == 4
+
+    run(main())
+
+
 def test_a_turn_in_a_turn_and_a_step_in_a_step_are_refused() -> None:
     """One at a time, whoever opened the first; the refusal leaves it open."""
 
@@ -432,6 +453,18 @@ def test_held_messages_are_written_when_the_step_is_interrupted() -> None:
 
     session = record(scenario)
     assert types_of(session)[-4:] == ["tool/result", "user/message", "step/end", "turn/end"]
+
+
+def test_held_messages_are_written_when_somebody_else_closed_the_step() -> None:
+    """Nothing waits past the end of a turn."""
+
+    async def scenario(session: StoredSession) -> None:
+        async with session.turn() as turn, turn.step() as step:
+            step.message(asks("c1"))
+            turn.inject("late")
+            session.append("step/end", {"turn": 1, "step": 1})
+
+    assert types_of(record(scenario))[-3:] == ["step/end", "user/message", "turn/end"]
 
 
 def test_an_idle_injection_stands_between_turns() -> None:
