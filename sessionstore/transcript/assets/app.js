@@ -1,6 +1,6 @@
 // The page: head, charts, turns, the conversation in blocks that exist only near the screen, search, keys.
 const data = JSON.parse(document.getElementById("data").textContent);
-data.turns ||= []; data.entries ||= [];
+data.turns ||= []; data.entries ||= []; data.events ||= 0;
 const $ = (id) => document.getElementById(id);
 const main = $("main"), talk = $("talk");
 

@@ -107,10 +107,21 @@ const markdown = (text) => {
 
 // Long text: the first part, and the rest on demand.
 const LONG = 20000;
+const parts = (text) => {
+  // Pieces that the browser lays out only when they are scrolled to, cut at line ends where there are any.
+  const found = [];
+  for (let from = 0; from < text.length;) {
+    const end = from + LONG < text.length ? text.lastIndexOf("\n", from + LONG) : -1;
+    const to = from + LONG >= text.length ? text.length : end > from ? end : from + LONG;
+    found.push(el("span", { class: "part" }, text.slice(from, to)));
+    from = text[to] === "\n" ? to + 1 : to;
+  }
+  return found;
+};
 const long = (text, tag, cls) => {
   const node = el(tag, { class: cls, dir: "auto", tabindex: tag === "pre" ? 0 : null }, text.length > LONG * 1.2 ? text.slice(0, LONG) : text);
   if (text.length <= LONG * 1.2) return node;
-  const more = el("button", { type: "button", on: { click: () => { node.textContent = text; more.remove(); } } }, `Show all of it (${chars(text.length)})`);
+  const more = el("button", { type: "button", on: { click: () => { node.replaceChildren(...parts(text)); more.remove(); } } }, `Show all of it (${chars(text.length)})`);
   const both = document.createDocumentFragment();
   both.append(node, more);
   return both;
