@@ -16,11 +16,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessionstore.errors import DamagedLogError, UnsupportedFormatError
 from sessionstore.events import Event
-from sessionstore.recovery.findings import Verdict
+from sessionstore.recovery.findings import Finding, Verdict
+from sessionstore.recovery.salvage_plan import (
+    HeaderFate,
+    MadeEvent,
+    Quarantined,
+    SalvageFork,
+    SalvagePlan,
+    describe_plan,
+)
 from sessionstore.recovery.scan import ScanResult
 
 if TYPE_CHECKING:
@@ -36,6 +44,7 @@ __all__ = [
     "Batch",
     "Page",
     "RepairReport",
+    "SalvageReport",
     "SessionInfo",
     "SessionStatus",
     "Stored",
@@ -94,12 +103,91 @@ class Stored(Struct):
     revision: object
 
 
+class SalvageReport(Struct, frozen=True, kw_only=True):
+    """What a repair of a damaged session did, or with *dry_run* would do.
+
+    *verdict* and *findings* are those of the log as it was found.  *changed* says whether the stored log was (or
+    would be) replaced; *refusal* why it cannot be repaired (nothing was changed then).  The repaired log holds
+    *events* events: *kept* of the damaged one and those in *made*, closers included.  *quarantined* are the bytes
+    that were left out; the whole damaged log is kept at *original*.  *forks* are second histories that became
+    sessions of their own.  *location* is where the repaired log is; *cwd* what its header says.
+    """
+
+    id: str
+    dry_run: bool
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+    changed: bool = False
+    refusal: str | None = None
+    header_fate: HeaderFate = "kept"
+    cwd: str | None = None
+    events: int = 0
+    kept: int = 0
+    made: tuple[MadeEvent, ...] = ()
+    quarantined: tuple[Quarantined, ...] = ()
+    forks: tuple[SalvageFork, ...] = ()
+    original: str | None = None
+    location: str | None = None
+
+    @classmethod
+    def of(
+        cls, session_id: str, plan: SalvagePlan, *, dry_run: bool, original: str | None, location: str | None
+    ) -> SalvageReport:
+        """The report of a *plan*; the lines that a plan holds are not kept in memory by its report."""
+        return cls(
+            id=session_id,
+            dry_run=dry_run,
+            verdict=plan.verdict,
+            findings=plan.findings,
+            changed=plan.refusal is None and not plan.empty,
+            refusal=plan.refusal,
+            header_fate=plan.header_fate,
+            cwd=None if plan.header is None else plan.header.cwd,
+            events=plan.events,
+            kept=plan.kept,
+            made=plan.made,
+            quarantined=plan.quarantined,
+            forks=tuple(structs.replace(fork, lines=()) for fork in plan.forks),
+            original=original,
+            location=location,
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """0: the log is good now; 3: it cannot be repaired; of a dry run, what ``verify`` says: 1 or 2 too."""
+        if self.refusal is not None:
+            return 3
+        if not self.dry_run or not self.changed:
+            return 0
+        return 1 if self.verdict in {Verdict.INTERRUPTED, Verdict.TORN} else 2
+
+    def describe(self) -> str:
+        """The report as lines for a person, without event contents."""
+        lines = [f"session {self.id!r} is {self.verdict}"]
+        lines += describe_plan(
+            refusal=self.refusal,
+            empty=not self.changed,
+            header_fate=self.header_fate,
+            events=self.events,
+            kept=self.kept,
+            made=self.made,
+            quarantined=self.quarantined,
+            forks=self.forks,
+        )
+        if self.original is not None:
+            lines.append(f"the damaged log is kept as {self.original}")
+        if self.dry_run and self.changed:
+            lines.append("nothing was written: this is a dry run")
+        return "\n".join(lines)
+
+
 class RepairReport(Struct, frozen=True):
     """What a resume changed: shown to the user by the host.
 
     ``cut_bytes`` bytes from byte ``cut_at`` on were cut; ``quarantine`` is where they are kept (``None`` when
     they were blank or nothing was cut); ``closers`` are the synthetic events appended; ``intact_after`` counts
-    intact events that stood behind the cut.
+    intact events that stood behind the cut.  ``salvage`` is the report on the repair of a damaged log that came
+    before, with ``on_damage="salvage"``.
     """
 
     cut_at: int | None = None
@@ -107,11 +195,12 @@ class RepairReport(Struct, frozen=True):
     quarantine: str | None = None
     closers: tuple[Event, ...] = ()
     intact_after: int = 0
+    salvage: SalvageReport | None = None
 
     @property
     def changed(self) -> bool:
         """Whether anything on the disk was changed."""
-        return self.cut_at is not None or bool(self.closers)
+        return self.cut_at is not None or bool(self.closers) or (self.salvage is not None and self.salvage.changed)
 
 
 class SessionInfo(Struct, frozen=True, kw_only=True):
@@ -252,6 +341,20 @@ class Backend(Protocol):
             DamagedLogError: the log is damaged or empty, so that no one can say which events it holds.
             UnsupportedFormatError: another format version.
             As :meth:`read`.
+        """
+        ...
+
+    async def salvage(self, session_id: str, *, dry_run: bool, cwd: str | None) -> SalvageReport:
+        """Repair a log that a resume refuses, or that holds intact events behind a torn end; under its lock.
+
+        Second histories are published first, then the damaged log is kept aside, then the repaired one takes its
+        place in one step.  A crash anywhere leaves a log that the same call repairs.  With *dry_run* nothing is
+        written and no lock taken.  *cwd* is used where the header is lost.
+
+        Raises:
+            SessionNotFoundError, DuplicateSessionError, SessionLockedError, StorageError.
+            InvalidEventError: *cwd* is not an absolute path.
+            ConcurrentWriteError: the log changed while it was repaired; it was left alone.
         """
         ...
 

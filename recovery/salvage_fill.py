@@ -1,0 +1,347 @@
+"""One history made whole: events that break its rules are taken out, and holes are filled.
+
+Records are placed in order, each at its seq.  What was lost between two of them is
+made anew as far as the log still says what it was: answers to calls, messages that
+can be assembled, turn and step boundaries, nodes that a replacement needs.  All else
+becomes ``recovery/lost``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec import Struct
+
+from sessionstore.chunks import ROW_TYPES
+from sessionstore.errors import InvalidEventError, UnsupportedFormatError
+from sessionstore.events import Event
+from sessionstore.recovery.closers import PendingCall, payload_of
+from sessionstore.recovery.format import TURN_END, TURN_START
+from sessionstore.recovery.salvage_made import (
+    boundary,
+    lost_event,
+    lost_message,
+    lost_result,
+    made_assistant,
+    made_result,
+)
+from sessionstore.recovery.salvage_plan import MadeEvent, Quarantined
+from sessionstore.recovery.salvage_state import Ahead, Progress, call_of
+from sessionstore.seeds import check_seed_event
+from sessionstore.surface import Change, Surface
+
+if TYPE_CHECKING:
+    from sessionstore.lossless import Json
+    from sessionstore.recovery.salvage_find import Junk, Piece
+
+__all__ = ["MAX_LOST", "MAX_LOST_WITHOUT_BYTES", "Mended", "RefusedError", "mend"]
+
+MAX_LOST: Final = 100_000
+"""Most events that are made anew or marked as lost in one log."""
+
+MAX_LOST_WITHOUT_BYTES: Final = 1_000
+"""Most of them where no bytes are missing, so that nothing but a number says that there were events."""
+
+_UNANSWERED: Final = "its call was not answered in what is left"
+_Maker: TypeAlias = "Callable[[int], Event | None]"
+
+
+class RefusedError(Exception):
+    """The log cannot be repaired; the message says why."""
+
+
+class Mended(Struct):
+    """A history made whole: its storage lines without header, and what it cost."""
+
+    lines: list[bytes]
+    events: int
+    kept: int
+    made: list[MadeEvent]
+    quarantined: list[Quarantined]
+
+
+class _Gap(Struct, frozen=True):
+    """A hole: the seqs from *start* to *stop*, the bytes that were there, and why it is one."""
+
+    start: int
+    stop: int
+    offset: int
+    length: int
+    reason: str
+
+
+class _Need(Struct, frozen=True):
+    """An event that a hole has to hold.  Of too many, those of the lowest *rank* are made."""
+
+    rank: int
+    make: _Maker
+    reason: str
+
+
+def mend(pieces: Sequence[Piece], junk: Junk, *, created_at: int, begin: int) -> Mended:
+    """Make a history of *pieces*, which are in the order of their seqs and do not overlap.
+
+    *created_at* is the time of what comes before the first event, *begin* the byte behind the header.
+
+    Raises:
+        RefusedError: more is lost than may be filled, or an event is of a retired form.
+    """
+    mender = _Mender(pieces, junk, created_at, begin)
+    return mender.run()
+
+
+class _Mender:
+    def __init__(self, pieces: Sequence[Piece], junk: Junk, created_at: int, begin: int) -> None:
+        self._pieces = pieces
+        self._junk = junk
+        self._at = begin  # the byte behind the last record
+        self._ahead: Ahead | None = None
+        self._state = Progress(created_at)
+        self._surface = Surface()
+        self._nodes: dict[int, Event] = {}
+        self._result = Mended([], 0, 0, [], [])
+        self._without_bytes = 0
+        self._lost = 0
+
+    def run(self) -> Mended:
+        """Place every record, fill every hole, close what is open."""
+        for index, piece in enumerate(self._pieces):
+            expected = self._result.events
+            if piece.seq > expected:
+                self._fill(self._gap_before(piece, expected), index)
+            self._place(piece, index)
+        for closer in self._closers():
+            self._add(closer, "the turn was open at the end of the log")
+        return self._result
+
+    # Placing
+
+    def _place(self, piece: Piece, index: int) -> None:
+        if piece.type in ROW_TYPES:
+            self._state.stream(piece)
+            self._keep(piece)
+            return
+        try:
+            event = Event.from_json(piece.line)
+            change = self._check(event)
+        except InvalidEventError as error:
+            where = f" at {error.path}" if error.path else ""
+            self._reject(piece, index, f"it breaks a rule: {error.reason}{where}")
+            return
+        if event.type == "tool/result" and event.surface_op == "append" and self._is_orphan(event):
+            self._reject(piece, index, "the call that it answers is lost")
+            return
+        if event.type == TURN_START:
+            self._state.dirty = False
+        self._commit(event, change)
+        self._keep(piece)
+
+    def _check(self, event: Event) -> Change | None:
+        """What the event does to the surface; raises what a scan would find wrong with it."""
+        try:
+            check_seed_event(event)
+            return self._surface.check(event, self._nodes.__getitem__)
+        except UnsupportedFormatError as error:
+            raise RefusedError(error.reason) from error
+
+    def _is_orphan(self, event: Event) -> bool:
+        """Whether the damage took the call of this result away; where nothing is lost it was like that before."""
+        return self._state.dirty and call_of(payload_of(event)) not in self._state.calls
+
+    def _commit(self, event: Event, change: Change | None) -> None:
+        if change is not None:
+            for seq in self._surface.nodes[change.first : change.stop]:
+                del self._nodes[seq]
+            self._nodes[event.seq] = event
+        self._surface.commit(change)
+        self._state.observe(event)
+
+    def _keep(self, piece: Piece) -> None:
+        self._at = max(self._at, piece.end)
+        self._result.lines.append(piece.line)
+        self._result.events += piece.count
+        self._result.kept += piece.count
+
+    def _reject(self, piece: Piece, index: int, reason: str) -> None:
+        self._result.quarantined.append(Quarantined(piece.offset, piece.length, reason))
+        gap = _Gap(piece.seq, piece.next, piece.offset, piece.length, reason)
+        self._at = max(self._at, piece.end)
+        self._count(gap, piece.length)
+        self._fill(gap, index + 1)
+
+    def _add(self, event: Event, reason: str) -> None:
+        self._commit(event, self._surface.check(event, self._nodes.__getitem__))
+        self._result.lines.append(event.to_json())
+        self._result.events += 1
+        self._result.made.append(MadeEvent(event.seq, event.type, reason))
+
+    # Holes
+
+    def _gap_before(self, piece: Piece, expected: int) -> _Gap:
+        length = max(piece.offset - self._at, 0)
+        lost = self._junk.lost_between(self._at, piece.offset)
+        gap = _Gap(expected, piece.seq, min(self._at, piece.offset), length, "lost with damaged bytes")
+        if not lost:
+            gap = _Gap(expected, piece.seq, self._at, 0, "missing from the log")
+        self._count(gap, lost)
+        return gap
+
+    def _count(self, gap: _Gap, lost: int) -> None:
+        """Count what is lost against the limits."""
+        count = gap.stop - gap.start
+        self._lost += count
+        self._without_bytes += count if count > lost else 0
+        if self._without_bytes > MAX_LOST_WITHOUT_BYTES:
+            raise RefusedError(
+                f"{count} events are missing at seq {gap.start} where {lost} bytes were lost; "
+                f"at most {MAX_LOST_WITHOUT_BYTES} are filled in without a lost byte for each"
+            )
+        if self._lost > MAX_LOST:
+            raise RefusedError(f"more than {MAX_LOST} events are lost, seen at seq {gap.start}")
+
+    def _fill(self, gap: _Gap, index: int) -> None:
+        if self._ahead is None:
+            self._ahead = Ahead(self._pieces)
+        self._state.dirty = True
+        named = [seq for seq in range(gap.start, gap.stop) if seq in self._ahead.named]
+        room = gap.stop - gap.start - len(named)
+        before, after = self._needs(gap, index, self._ahead)
+        before, after = _fitting(before, after, room)
+        for seq in range(gap.start, gap.stop):
+            if seq in self._ahead.named:
+                replacement = self._ahead.named[seq]
+                self._put(seq, gap, _Need(0, lambda at, by=replacement: self._node(at, by), "a replacement names it"))
+                continue
+            if before:
+                self._put(seq, gap, before.pop(0))
+            elif room <= len(after) and after:
+                self._put(seq, gap, after.pop(0))
+            else:
+                self._put(seq, gap, None)
+            room -= 1
+        self._state.doubt.update(self._state.calls)
+
+    def _put(self, seq: int, gap: _Gap, need: _Need | None) -> None:
+        event = None if need is None else need.make(seq)
+        if need is None or event is None or not self._is_good(event):
+            event, reason = lost_event(seq, self._state.time, gap.reason, gap.offset, gap.length), gap.reason
+        else:
+            reason = f"{need.reason}; {gap.reason}"
+        self._add(event, reason)
+
+    def _is_good(self, event: Event) -> bool:
+        try:
+            self._check(event)
+        except (InvalidEventError, RefusedError):
+            return False
+        return event.type != "tool/result" or not self._is_orphan(event)
+
+    def _node(self, seq: int, replacement: Event | None) -> Event | None:
+        if replacement is None:
+            return lost_message(seq, self._state.time)
+        return lost_result(seq, self._state.time, replacement)
+
+    # What a hole has to hold
+
+    def _needs(self, gap: _Gap, index: int, ahead: Ahead) -> tuple[list[_Need], list[_Need]]:
+        """What has to stand at the beginning of the hole, and what at its end."""
+        state = self._state
+        turn, step = state.work.turn, state.work.step
+        found = ahead.look(index, state.calls)
+        moves = found.known and (found.turn, found.step) != (turn, step)
+        ends_turn = found.known and turn is not None and found.turn != turn
+        ends_step = step is not None and (ends_turn or (moves and found.step != step))
+        before: list[_Need] = []
+        after: list[_Need] = []
+        silent = ahead.is_replaced(gap.start) or ahead.is_replaced(gap.stop - 1)
+        calls = found.calls
+        if turn is not None and not silent:
+            stays = step is not None and not ends_step
+            before += self._lost_message(gap, ahead, calls if stays else [], ends=ends_step or (stays and found.ends))
+        if ends_step and turn is not None and step is not None:
+            before.append(_boundary("step/end", state, turn, step))
+        if ends_turn and turn is not None:
+            before.append(_boundary(TURN_END, state, turn))
+        if moves and found.turn is not None and found.turn != turn:
+            after.append(_boundary(TURN_START, state, found.turn))
+        if moves and found.turn is not None and found.step is not None:
+            after.append(_boundary("step/start", state, found.turn, found.step))
+            if calls and not silent:
+                after += self._message(gap, ahead, [], calls, (found.turn, found.step))
+        return before, after
+
+    def _lost_message(self, gap: _Gap, ahead: Ahead, calls: list[Mapping[str, Json]], *, ends: bool) -> list[_Need]:
+        """The message of the open step, if it was lost here, and the answers that were."""
+        state = self._state
+        turn, step = state.work.turn, state.work.step
+        needs = [
+            self._answer(call, turn or 1) for call in state.calls.values() if not ahead.answers(call.call_id, gap.stop)
+        ]
+        blocks = [state.blocks[key] for key in sorted(state.blocks)] if ends or calls else []
+        if turn is not None and step is not None and (calls or (blocks and not state.has_message)):
+            needs += self._message(gap, ahead, blocks, calls, (turn, step))
+        return needs
+
+    def _message(
+        self, gap: _Gap, ahead: Ahead, blocks: list[Json], calls: list[Mapping[str, Json]], place: tuple[int, int]
+    ) -> list[_Need]:
+        state = self._state
+        turn, step = place
+        asked: dict[Json, None] = {  # in order
+            block.get("id"): None
+            for block in blocks
+            if isinstance(block, Mapping) and block.get("type") == "tool-call" and isinstance(block.get("id"), str)
+        }
+        content = list(blocks)
+        for call in calls:
+            if call.get("callId") not in asked:
+                name, arguments = call.get("name"), call.get("arguments")
+                content.append({"type": "tool-call", "id": call.get("callId"), "name": name, "arguments": arguments})
+                asked[call.get("callId")] = None
+
+        def make(seq: int) -> Event:
+            return made_assistant(
+                seq, state.time, content, state.sources() if blocks else [], turn=turn, step=step, origin=state.origin
+            )
+
+        what = "assembled from the blocks that were streamed" if blocks else "the calls that it asked for are recorded"
+        needs = [_Need(1, make, what)]
+        recorded = {call.get("callId") for call in calls}
+        lost = [
+            call_id
+            for call_id in asked
+            if isinstance(call_id, str) and call_id not in recorded and not ahead.answers(call_id, gap.stop)
+        ]
+        return [*needs, *(self._answer(PendingCall(call_id, step), turn) for call_id in lost)]
+
+    def _answer(self, call: PendingCall, turn: int) -> _Need:
+        return _Need(0, lambda seq: made_result(seq, self._state.time, call, turn=turn), _UNANSWERED)
+
+    # The end
+
+    def _closers(self) -> Iterator[Event]:
+        work, state = self._state.work, self._state
+        turn, step = work.turn, work.step
+        if turn is None:
+            return
+        for call in work.pending:
+            doubt = call.call_id in state.doubt
+            yield made_result(self._result.events, state.time, call, turn=turn, doubt=doubt)
+        if step is not None:
+            yield boundary("step/end", self._result.events, state.time, turn, step)
+        yield boundary(TURN_END, self._result.events, state.time, turn)
+
+
+def _boundary(type_: str, state: Progress, turn: int, step: int | None = None) -> _Need:
+    return _Need(2, lambda seq: boundary(type_, seq, state.time, turn, step), "what stands around it says so")
+
+
+def _fitting(before: list[_Need], after: list[_Need], room: int) -> tuple[list[_Need], list[_Need]]:
+    """As many needs as there is room for: answers first, then messages, then boundaries."""
+    excess = len(before) + len(after) - room
+    if excess <= 0:
+        return before, after
+    ranked = sorted([*before, *after], key=lambda need: need.rank)
+    kept = set(map(id, ranked[: max(room, 0)]))
+    return [need for need in before if id(need) in kept], [need for need in after if id(need) in kept]

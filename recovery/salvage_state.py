@@ -1,0 +1,250 @@
+"""What a repaired log looks like at one point of its making, and what the records behind that point need."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from sessionstore.chunks import ROW_TYPES, parse_row
+from sessionstore.errors import InvalidEventError
+from sessionstore.events import Event, Replace
+from sessionstore.lossless import Json
+from sessionstore.recovery.closers import OpenWork, PendingCall, payload_of
+from sessionstore.recovery.format import TURN_END, TURN_START
+from sessionstore.recovery.salvage_made import Origin
+from sessionstore.vocabulary import SURFACE_TYPES
+
+if TYPE_CHECKING:
+    from sessionstore.recovery.salvage_find import Piece
+
+__all__ = ["Ahead", "Progress", "Prospect", "call_of", "number"]
+
+_IN_STEP: Final = frozenset({"step/end", "assistant/chunk", "assistant/message", "tool/call", "tool/result"})
+_FAR: Final = 256
+"""How many records behind a hole are looked at for the turn and step that they are in."""
+
+
+class Progress:
+    """Follows the repaired log: open turn and step, unanswered calls, what the step has streamed so far.
+
+    ``dirty`` says that something was lost since the last intact ``turn/start``.
+    """
+
+    def __init__(self, created_at: int) -> None:
+        self._time = created_at
+        self._row: Piece | None = None  # the row added last, while nobody has asked for its time
+        self.work = OpenWork()
+        self.origin = Origin()
+        self.calls: dict[str, PendingCall] = {}
+        self.doubt: set[str] = set()
+        self.blocks: dict[int, Json] = {}
+        self.streamed: list[range] = []
+        self.has_message = False
+        self.dirty = False
+
+    @property
+    def time(self) -> int:
+        """The time of the last event."""
+        if self._row is not None:
+            self._time = parse_row(self._row.line).times()[-1]
+            self._row = None
+        return self._time
+
+    def stream(self, piece: Piece) -> None:
+        """A packed row was added."""
+        self._row = piece
+        self.streamed.append(range(piece.seq, piece.next))
+
+    def observe(self, event: Event) -> None:
+        """An event was added."""
+        self._time, self._row = event.time, None
+        self.work.observe(event)
+        match event.type:
+            case "turn/start" | "turn/end":
+                self.calls = {}
+                self.doubt = set()
+                self._begin_step()
+            case "step/start":
+                self._begin_step()
+            case "assistant/chunk":
+                self._note_chunk(event)
+            case "assistant/message":
+                self._note_message(payload_of(event))
+            case "tool/call":
+                call_id = payload_of(event).get("callId")
+                if isinstance(call_id, str) and call_id in self.calls:
+                    self.calls[call_id].call_seq = event.seq
+            case "tool/result":
+                self.calls.pop(call_of(payload_of(event)) or "", None)
+            case "request/header":
+                header = payload_of(event).get("header")
+                self.origin.observe(header.get("config") if isinstance(header, Mapping) else None)
+            case "request/context":
+                self.origin.observe(payload_of(event))
+            case _:
+                pass
+
+    def sources(self) -> list[int]:
+        """The seqs of what the step has streamed."""
+        return [seq for seqs in self.streamed for seq in seqs]
+
+    def _begin_step(self) -> None:
+        self.blocks, self.streamed, self.has_message = {}, [], False
+
+    def _note_chunk(self, event: Event) -> None:
+        self.streamed.append(range(event.seq, event.seq + 1))
+        if b'"block-end"' not in event.to_json():
+            return
+        chunk = payload_of(event).get("chunk")
+        if isinstance(chunk, Mapping) and chunk.get("type") == "block-end" and isinstance(chunk.get("block"), Mapping):
+            index = number(chunk.get("index"))
+            self.blocks[len(self.blocks) if index is None else index] = chunk.get("block")
+
+    def _note_message(self, data: Mapping[str, Json]) -> None:
+        step = number(data.get("step"))
+        self.has_message = True
+        self.blocks, self.streamed = {}, []
+        message = data.get("message", data)
+        content = message.get("content") if isinstance(message, Mapping) else None
+        self.origin.observe(message.get("source") if isinstance(message, Mapping) else None)
+        self.calls = {}
+        for block in content if isinstance(content, list) else ():
+            call_id = block.get("id") if isinstance(block, Mapping) and block.get("type") == "tool-call" else None
+            if isinstance(call_id, str):
+                self.calls[call_id] = PendingCall(call_id, step if step is not None else self.work.step or 1)
+
+
+class Prospect(Struct):
+    """What the records right behind a hole say.
+
+    ``turn`` and ``step`` are those that must be open in front of them (``None``: none); ``known`` tells whether they
+    say so at all.  ``calls`` are the payloads of calls recorded before the next message of the step, and ``ends``
+    whether the step ends before there is such a message.
+    """
+
+    known: bool = False
+    turn: int | None = None
+    step: int | None = None
+    calls: list[Mapping[str, Json]] = []
+    ends: bool = False
+
+
+class Ahead:
+    """What is known beforehand of all the records: which results, replacements and boundaries are still to come."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._pieces = pieces
+        self.named: dict[int, Event | None] = {}
+        """Seqs that a replacement names, with the replacement where that is a tool result."""
+        self._results: dict[str, list[int]] = {}
+        self._breaks: list[int] = []
+        ranges: list[tuple[int, int]] = []
+        for piece in pieces:
+            if piece.type in (TURN_START, "assistant/message"):
+                self._breaks.append(piece.seq)
+            if piece.type in SURFACE_TYPES and b'"replace"' in piece.line:
+                self._note_replacement(Event.stored(piece.line, piece.seq), ranges)
+            if piece.type == "tool/result":
+                call_id = call_of(payload_of(Event.stored(piece.line, piece.seq)))
+                self._results.setdefault(call_id or "", []).append(piece.seq)
+        self._starts, self._ends = _merged(ranges)
+
+    def _note_replacement(self, event: Event, ranges: list[tuple[int, int]]) -> None:
+        try:
+            op = event.surface_op
+        except InvalidEventError:
+            return
+        if isinstance(op, Replace) and max(op.start, op.end) < event.seq:
+            is_result = event.type == "tool/result"
+            for seq in (op.start, op.end):
+                self.named.setdefault(seq, event if is_result else None)
+            ranges.append((min(op.start, op.end), max(op.start, op.end)))
+
+    def is_replaced(self, seq: int) -> bool:
+        """Whether a later replacement takes the place of what stands around *seq*."""
+        at = bisect_left(self._ends, seq)
+        return at < len(self._starts) and self._starts[at] <= seq
+
+    def answers(self, call_id: str, seq: int) -> bool:
+        """Whether a result of that call is still to come from *seq* on, before history moves on."""
+        results = self._results.get(call_id, [])
+        at = bisect_left(results, seq)
+        if at == len(results):
+            return False
+        until = bisect_left(self._breaks, seq)
+        return until == len(self._breaks) or results[at] < self._breaks[until]
+
+    def look(self, index: int, known_calls: Mapping[str, PendingCall]) -> Prospect:
+        """What the records from *index* on say, up to the next hole."""
+        found = Prospect()
+        searching = True
+        for at in range(index, len(self._pieces)):
+            piece = self._pieces[at]
+            if at > index and piece.seq != self._pieces[at - 1].next:
+                break
+            if not found.known and at - index < _FAR:
+                _place(found, piece)
+            if searching:
+                searching = _weigh_call(found, piece, known_calls)
+            if not searching and (found.known or at - index >= _FAR):
+                break
+        return found
+
+
+def _place(found: Prospect, piece: Piece) -> None:
+    """What *piece* says about the turn and step it is in."""
+    if piece.type in ROW_TYPES:
+        key = parse_row(piece.line).key
+        found.known, found.turn, found.step = True, number(key.turn), number(key.step)
+    elif piece.type == TURN_START:
+        found.known = True
+    elif piece.type in _IN_STEP or piece.type in (TURN_END, "step/start"):
+        data = payload_of(Event.stored(piece.line, piece.seq))
+        found.turn = number(data.get("turn"))
+        found.known = found.turn is not None
+        found.step = number(data.get("step")) if piece.type in _IN_STEP else None
+
+
+def _weigh_call(found: Prospect, piece: Piece, known_calls: Mapping[str, PendingCall]) -> bool:
+    """Note a call that no message is known to have asked for; whether to look on."""
+    if piece.type == "assistant/message":
+        return False
+    if piece.type in ("step/start", "step/end", TURN_START, TURN_END):
+        found.ends = True
+        return False
+    if piece.type == "tool/call":
+        data = payload_of(Event.stored(piece.line, piece.seq))
+        call_id = data.get("callId")
+        if isinstance(call_id, str) and call_id not in known_calls:
+            found.calls.append(data)
+    return True
+
+
+def _merged(ranges: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    starts: list[int] = []
+    ends: list[int] = []
+    for start, end in sorted(ranges):
+        if ends and start <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            starts.append(start)
+            ends.append(end)
+    return starts, ends
+
+
+def call_of(data: Mapping[str, Json]) -> str | None:
+    """The id of the call that the payload of a ``tool/result`` answers."""
+    message = data.get("message")
+    source = message.get("source") if isinstance(message, Mapping) else data
+    call_id = source.get("callId") if isinstance(source, Mapping) else None
+    return call_id if isinstance(call_id, str) else None
+
+
+def number(value: Json) -> int | None:
+    """*value* as an integer, if it is one."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
