@@ -201,7 +201,7 @@ async def test_what_is_no_json_never_reaches_a_backend(place: Place, value: Any)
     assert place.read("s").count(b'"seq":') == 1
 
 
-GOOD = [
+GOOD: list[Any] = [
     None,
     True,
     0,

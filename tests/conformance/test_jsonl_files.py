@@ -471,11 +471,13 @@ async def test_a_root_that_becomes_unusable_loses_nothing(tmp_path: Path) -> Non
         root.write_text("in the way", encoding="utf-8")
         with pytest.raises(StorageError):
             await session.flush()
-        assert session.persistence_error is not None
+        assert isinstance(session.persistence_error, StorageError)
         assert session.seq == 1
         root.unlink()
         assert await session.flush() == 1
-        assert session.persistence_error is None
+        assert store.stats().failures == 1
+        error: Exception | None = session.persistence_error
+        assert error is None
     assert len(scan_log((root / "_no-cwd" / "s" / "session.jsonl").read_bytes()).events) == 1
 
 
