@@ -59,9 +59,16 @@ def _width(stream_is_tty: bool) -> int | None:
     return None if stream_is_tty else UNWRAPPED
 
 
+class _Console(Console):
+    """A console that leaves a closed pipe to whoever runs the command; rich would exit by itself, with code 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def out() -> Console:
     """The console of standard output."""
-    return Console(
+    return _Console(
         file=sys.stdout,
         width=_width(sys.stdout.isatty()),
         markup=False,
@@ -116,7 +123,8 @@ def _print_line(line: Line, console: Console) -> None:
 def json_text(value: object, *, indent: int | None = 2) -> str:
     """*value* (JSON values or Structs) as JSON text in which nothing acts on a terminal; every JSON parser reads it."""
     plain = msgspec.to_builtins(value)
-    return _RAW_CONTROLS.sub(_escape, json.dumps(plain, ensure_ascii=False, indent=indent))
+    separators = (",", ":") if indent is None else None
+    return _RAW_CONTROLS.sub(_escape, json.dumps(plain, ensure_ascii=False, indent=indent, separators=separators))
 
 
 def _escape(match: re.Match[str]) -> str:
