@@ -9,7 +9,6 @@ session that can be opened by its id is in the list, and one that is in the list
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ from sessionstore.backends.jsonl.frames import FrameReader
 from sessionstore.backends.jsonl.index import load_index
 from sessionstore.backends.jsonl.lock import lock_path, probe
 from sessionstore.backends.jsonl.lookup import project_directories
+from sessionstore.backends.jsonl.reading import Pauses
 from sessionstore.backends.paths import (
     LOCK_NAME,
     LOG_NAMES,
@@ -46,6 +46,8 @@ __all__ = ["MAX_HEADER", "TAIL", "header_of", "list_sessions"]
 TAIL: Final = 64 * 1024
 """Bytes looked at from the end of a log."""
 
+_HEAD: Final = 4096
+
 MAX_HEADER: Final = 1024 * 1024
 """The longest header line that a listing reads; such a session still opens by its id."""
 
@@ -68,6 +70,7 @@ def list_sessions(files: Files, root: str, *, cwd: str | AnyCwd | None, lock_dir
         StorageError: the root cannot be listed.
     """
     rows: list[tuple[str, SessionInfo]] = []
+    pause = Pauses()
     for project in project_directories(files, root):
         directory = os.path.join(root, project)
         try:
@@ -81,7 +84,7 @@ def list_sessions(files: Files, root: str, *, cwd: str | AnyCwd | None, lock_dir
             row = _list_one(files, SessionPaths(root, directory, *_places(directory, name)), lock_dir)
             if row is not None:
                 rows.append((project, row))
-            time.sleep(0)  # gives up the GIL: the event loop's thread goes first
+            pause()
     counts = Counter(row.id for _, row in rows)
     return [_unique(row, counts[row.id]) for project, row in rows if _matches(row, project, cwd)]
 
@@ -250,12 +253,16 @@ def _first_line(files: Files, fd: int, stat: FileStat, compression: Compression)
     ``None`` for a line without end, with the number of bytes looked at; such a line at the end of the file counts
     as emptiness: it was never completed.
     """
-    seen, taken = b"", 0
+    seen, taken, limit = b"", 0, min(stat.size, MAX_HEADER)
     frames = FrameReader(limit=_FRAME_LIMIT) if compression == "zstd" else None
-    for piece in read_chunks(files, fd, 0, min(stat.size, MAX_HEADER), chunk=TAIL):
+    while taken < limit:
+        # Nearly every header is short: a small piece first.
+        piece = files.pread(fd, min(TAIL if taken else _HEAD, limit - taken), taken)
+        if not piece:
+            break
         taken += len(piece)
         seen += piece if frames is None else b"".join(frames.feed(piece))
-        at_end = taken >= min(stat.size, MAX_HEADER)
+        at_end = taken >= limit
         if frames is not None and at_end and b"\n" not in seen:
             seen += b"".join(frames.finish())
         skipped = len(seen) - len(seen.lstrip(b"\n" + BLANKS))
@@ -278,11 +285,10 @@ class _Tail(Struct):
 
 class _Line(Struct, gc=False):
     type: str
-    time: int
     seq: int = -1
 
 
-_line: Final = msgspec.json.Decoder(_Line).decode
+_line: Final = msgspec.json.Decoder(_Line)
 
 
 def _read_tail(files: Files, fd: int, stat: FileStat, compression: Compression, head: _Head) -> _Tail:
@@ -326,6 +332,8 @@ def _judge_last_frame(data: bytes) -> _Tail:
 def _judge(data: bytes, expected: int | None) -> _Tail:
     """What a scan would say of whole lines from the end of a log, the first of which has the *expected* seq."""
     lines = data.split(b"\n")[:-1]
+    if _is_plain(lines, expected):
+        return _Tail(_time(lines[-1]))
     last: bytes | None = None
     defect: str | None = None
     for line in lines:
@@ -341,12 +349,29 @@ def _judge(data: bytes, expected: int | None) -> _Tail:
     return _Tail(_time(last))
 
 
+def _is_plain(lines: list[bytes], expected: int | None) -> bool:
+    """Whether these are lines as our own writers write them, in sequence: one decode for all of them."""
+    text = b"\n".join(lines)
+    try:
+        found = _line.decode_lines(text)
+        if not found or len(found) != len(lines) or not (text.isascii() or text.decode()):
+            return False
+        for each, line in zip(found, lines, strict=True):
+            seq, count = measure_row(line) if each.type in ROW_TYPES else (each.seq, 1)
+            if seq < 0 or expected not in {None, seq}:
+                return False
+            expected = seq + count
+    except Exception:  # noqa: BLE001 - not as our own writers write it
+        return False
+    return True
+
+
 def _measure(line: bytes) -> tuple[int, int, bool] | None:
     """First seq, number of events and whether it is a ``turn/end``; ``None`` for a line that is no record."""
     try:
         if b"-chunks" in line[:40]:
             return (*measure_row(line), False)
-        found = _line(line)
+        found = _line.decode(line)
         if found.seq >= 0 and found.type not in ROW_TYPES and (line.isascii() or line.decode()):
             return found.seq, 1, found.type == TURN_END
     except Exception:  # noqa: BLE001, S110 - not as our own writers write it: the careful way says what it is

@@ -35,14 +35,30 @@ if TYPE_CHECKING:
     from sessionstore.backends.jsonl.lookup import Found
     from sessionstore.vocabulary import EventTypes
 
-__all__ = ["Reading", "open_log", "read_log", "read_suffix", "unchanged"]
+__all__ = ["Pauses", "Reading", "open_log", "read_log", "read_suffix", "unchanged"]
 
 _PIECE: Final = 256 * 1024
 """Bytes scanned between two chances for other threads: a few milliseconds."""
 
+_WORK: Final = 0.003
+"""Seconds of work between two pauses."""
+
 _BLOCK: Final = 64 * 1024
 _WHOLE: Final = 1024 * 1024
 _GOOD: Final = frozenset({Verdict.CLEAN, Verdict.INTERRUPTED, Verdict.TORN})
+
+
+class Pauses:
+    """Call it often in a worker: every few milliseconds it lets the event loop's thread have the GIL."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        """Pause if it is time to."""
+        if time.monotonic() - self._last > _WORK:
+            time.sleep(0)
+            self._last = time.monotonic()
 
 
 class Reading(Struct):
@@ -87,11 +103,12 @@ def read_log(
     """
     scanner = LogScanner(types=types)
     frames = FrameReader() if found.compression == "zstd" else None
+    pause = Pauses()
     with open_log(files, found, session_id) as (fd, stat):
         for piece in read_chunks(files, fd, 0, stat.size, chunk=_PIECE):
             for part in (piece,) if frames is None else frames.feed(piece):
                 scanner.feed(part)
-            time.sleep(0)  # gives up the GIL: the event loop's thread goes first
+            pause()
         if frames is not None and not live:
             for part in frames.finish():
                 scanner.feed(part)
@@ -161,7 +178,8 @@ def read_suffix(
         if not known.fits(stat) or tail_digest(files, fd, known.offset) != known.digest:
             return None
         try:
-            start = known.offset if seq >= known.next_seq else _find_line(files, fd, seq, known)
+            # Never from the checkpoint itself: that the line in front of it ends there, and with that seq, is checked.
+            start = _find_line(files, fd, min(seq, known.next_seq - 1), known)
             records, end = _read_records(files, fd, start, stat.size, known=known)
             digest = tail_digest(files, fd, end.offset)
         except _NotSureError:
@@ -211,13 +229,13 @@ def _read_records(
     """The records from *start* to the last newline before *size*, and the place behind them."""
     found: list[tuple[bytes, Record]] = []
     offset = start
-    expected = known.next_seq if start == known.offset else None
+    expected: int | None = None
     for line in _lines(files, fd, start, size):
         record = _record(line)
         if expected is not None and record.seq != expected:
             raise _NotSureError
         if offset >= known.offset:
-            _check_new(line, record)
+            _check_new(record)
         found.append((line, record))
         expected = record.seq + record.count
         before, offset = offset, offset + len(line) + 1
@@ -231,13 +249,14 @@ def _read_records(
 def _lines(files: Files, fd: int, start: int, size: int) -> Iterator[bytes]:
     """The whole lines from *start* on, without their newlines; what follows the last newline is left out."""
     parts: list[bytes] = []
+    pause = Pauses()
     for piece in read_chunks(files, fd, start, size, chunk=_PIECE):
         head, newline, rest = piece.rpartition(b"\n")
         parts.append(head if newline else rest)
         if newline:
             yield from b"".join(parts).split(b"\n")
             parts = [rest]
-        time.sleep(0)
+        pause()
 
 
 def _record(line: bytes) -> Record:
@@ -247,10 +266,10 @@ def _record(line: bytes) -> Record:
         raise _NotSureError from None
 
 
-def _check_new(line: bytes, record: Record) -> None:
+def _check_new(record: Record) -> None:
     """A line that no scan has seen must be one that no scan would object to."""
     event = record.event
-    if record.problem is not None or line.endswith(b"\r"):
+    if record.problem is not None:
         raise _NotSureError
     if event is None:
         return

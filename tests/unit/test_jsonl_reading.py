@@ -11,8 +11,11 @@ from unittest import mock
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import structs
 
+from sessionstore.backends.files import OsFiles
 from sessionstore.backends.jsonl import JsonlBackend, reading
+from sessionstore.backends.jsonl.lookup import find_session
 from sessionstore.backends.paths import ZSTD_NAME
 from sessionstore.errors import (
     DamagedLogError,
@@ -56,6 +59,8 @@ async def _outcome(backend: JsonlBackend, seq: int) -> object:
 )
 @example(lines=logs.closed_log(), more=logs.event("mode/set", 23, {}), cut=30, block=8)
 @example(lines=logs.closed_log(), more=logs.event("context/message", 23, {}, surfaceOp="append"), cut=30, block=8)
+@example(lines=logs.closed_log(), more=logs.event("context/message", 23, {}, sourceEventSeqs=[1]), cut=30, block=8)
+@example(lines=logs.closed_log(), more=logs.line({"type": "x", "seq": 23, "time": "x", "data": 1}), cut=30, block=8)
 @example(lines=logs.closed_log(), more=logs.event("my/x", 23, {}) + logs.turn_end(23), cut=30, block=8)
 @example(lines=logs.closed_log(), more=logs.event("my/x", 23, {})[:-1] + b"\r\n", cut=30, block=8)
 @example(lines=logs.closed_log(), more=logs.event("my/x", 23, {}) + b"{", cut=20, block=8)
@@ -73,6 +78,44 @@ async def test_the_end_alone_tells_what_a_whole_scan_tells(
             file.write(b"".join(lines[cut:]) + more)
         for seq in [25, 24, 23, 0, *range(22, 0, -1)]:
             assert await _outcome(warm, seq) == await _outcome(JsonlBackend(root), seq)
+
+
+@pytest.mark.slow
+@given(lines=log_lines(), block=st.integers(1, 300), cut=st.integers(1, 30))
+def test_a_sound_log_never_needs_a_whole_scan(lines: list[bytes], block: int, cut: int) -> None:
+    """Of a log that only grew the end alone is always enough, wherever its blocks begin: only seq 0 is all of it."""
+    files = OsFiles()
+    with tempfile.TemporaryDirectory() as root, mock.patch.object(reading, "_BLOCK", block):
+        path = put(root, "s1", b"".join(lines[:cut]))
+        found = find_session(files, root, "s1")
+        known = reading.read_log(files, found, "s1").checkpoint
+        assert known is not None
+        with open(path, "ab") as file:
+            file.write(b"".join(lines[cut:]))
+        whole = reading.read_log(files, found, "s1").scan.events
+        for seq in range(1, len(whole) + 2):
+            suffix = reading.read_suffix(files, found, "s1", seq, known=known)
+            if known.next_seq == 0:
+                assert suffix is None  # nothing but the header was scanned
+                continue
+            assert suffix is not None
+            assert suffix[0] == list(whole[seq:])
+            known = suffix[1]
+            assert known.next_seq == len(whole)
+
+
+def test_checkpoint_with_a_wrong_seq_is_found_out() -> None:
+    """A checkpoint that names the right place and a wrong seq is not believed, whatever is asked for."""
+    files = OsFiles()
+    with tempfile.TemporaryDirectory() as root:
+        put(root, "s1", LOG)
+        found = find_session(files, root, "s1")
+        known = reading.read_log(files, found, "s1").checkpoint
+        assert known is not None
+        for wrong in (22, 24, 40):
+            lie = structs.replace(known, next_seq=wrong)
+            for seq in range(45):
+                assert reading.read_suffix(files, found, "s1", seq, known=lie) is None
 
 
 @pytest.mark.slow
