@@ -54,6 +54,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     """What a child does.  *text* is how many characters its tools return, *turns* how many turns it begins.
 
     With *slow_tool* its tools are processes, of which that one (1 is the first) and all later ones take for ever.
+    With *lie_about_sync* nothing is synced: a harness that then finds nothing wrong finds nothing at all.
     """
 
     root: str
@@ -66,6 +67,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     turns: int = 1_000_000
     seed: int = 0
     kill: SelfKill | None = None
+    lie_about_sync: bool = False
 
 
 def digest(event: Event) -> str:
@@ -81,8 +83,9 @@ def report(*words: object) -> None:
 class ReportingFiles(OsFiles):
     """The files of the operating system; says what it is about to do, and may die in the middle of it."""
 
-    def __init__(self, kill: SelfKill | None) -> None:
+    def __init__(self, kill: SelfKill | None, *, lie_about_sync: bool) -> None:
         self._kill = kill
+        self._lie = lie_about_sync
         self._seen = 0
 
     def _tell(self, name: str, work: Callable[[], T], half: Callable[[], object] | None = None) -> T:
@@ -119,7 +122,7 @@ class ReportingFiles(OsFiles):
         self._tell("truncate", lambda: super(ReportingFiles, self).truncate(fd, length))
 
     def sync(self, fd: int) -> None:
-        self._tell("sync", lambda: super(ReportingFiles, self).sync(fd))
+        self._tell("sync", lambda: None if self._lie else super(ReportingFiles, self).sync(fd))
 
     def mkdir(self, path: str) -> None:
         self._tell("mkdir", lambda: super(ReportingFiles, self).mkdir(path))
@@ -204,7 +207,8 @@ class Agent:
 
 async def run(plan: Plan) -> None:
     """Carry out *plan*."""
-    backend = JsonlBackend(plan.root, compression=plan.compression, files=ReportingFiles(plan.kill))
+    files = ReportingFiles(plan.kill, lie_about_sync=plan.lie_about_sync)
+    backend = JsonlBackend(plan.root, compression=plan.compression, files=files)
     store = SessionStore(backend=backend, batch_window_ms=plan.window_ms)
     try:
         if plan.resume:

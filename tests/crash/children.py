@@ -21,7 +21,7 @@ from tests.paths import REPO
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.crash.witness import Testimony
+    from tests.crash.witness import Witness
 
 __all__ = ["Aim", "no_strace", "run_child"]
 
@@ -50,7 +50,7 @@ def no_strace() -> str | None:
     return None if probe.returncode == 0 else "strace may not trace here"
 
 
-def run_child(aim: Aim, said: Testimony, *, then: Callable[[], object] | None = None) -> None:
+def run_child(aim: Aim, said: Witness, *, then: Callable[[], object] | None = None) -> None:
     """Run a child until it is dead, by whosever hand, and hear all it said.
 
     With *then*, that is called at the moment aimed at, and the child is killed once it has said that the storage
@@ -71,7 +71,7 @@ def run_child(aim: Aim, said: Testimony, *, then: Callable[[], object] | None = 
         raise AssertionError(f"the child ended with {child.returncode}: {errors[-2000:]}")
 
 
-def _hear(child: subprocess.Popen[bytes], aim: Aim, said: Testimony, then: Callable[[], object] | None) -> None:
+def _hear(child: subprocess.Popen[bytes], aim: Aim, said: Witness, then: Callable[[], object] | None) -> None:
     """Pass on every line, and act when the moment has come."""
     left = aim.count if aim.line else 0
     for line in _lines(child):

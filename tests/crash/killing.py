@@ -26,7 +26,7 @@ from msgspec import Struct, structs
 from sessionstore.backends.paths import session_paths
 from tests.crash.agent_child import CWD, Plan, SelfKill
 from tests.crash.children import Aim, no_strace, run_child
-from tests.crash.witness import Checked, Testimony, check_session
+from tests.crash.witness import Checked, Witness, check_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,7 +118,7 @@ def _strace(call: str, nth: int, *, path: str | None = None) -> tuple[str, ...]:
 
 def die(aims: Iterable[Aim], root: Path) -> Death:
     """Run the children of one session one after the other, then check what they left.  Raises AssertionError."""
-    said = Testimony()
+    said = Witness()
     moment = ""
     plan: Plan | None = None
     for aim in aims:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from sessionstore import Event, RepairReport, StoredSession
     from sessionstore.lossless import Json
 
-__all__ = ["Checked", "Testimony", "check_session"]
+__all__ = ["Checked", "Witness", "check_session"]
 
 
-class Testimony:
+class Witness:
     """What was said, line by line, by one child and then by another that resumed its session."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Checked(Struct, frozen=True, kw_only=True):
     unknown_outcomes: int = 0
 
 
-def _check_prefix(events: Sequence[Event], said: Testimony) -> int:
+def _check_prefix(events: Sequence[Event], said: Witness) -> int:
     """How many of *events* the children appended; what stands behind them closes the turn that was cut off."""
     same = 0
     for event, wanted in zip(events, said.digests, strict=False):
@@ -116,7 +116,7 @@ def _check_prefix(events: Sequence[Event], said: Testimony) -> int:
     return same
 
 
-def _check_tools(events: Sequence[Event], said: Testimony) -> int:
+def _check_tools(events: Sequence[Event], said: Witness) -> int:
     """No tool that ran is said not to have started; how many are said to have an unknown outcome."""
     codes: dict[str, str | None] = {}
     recorded: set[str] = set()
@@ -164,7 +164,7 @@ async def _go_on(session: StoredSession) -> None:
     assert await session.flush() == session.seq == session.durable_seq
 
 
-async def check_session(root: Path, session_id: str, said: Testimony) -> Checked:
+async def check_session(root: Path, session_id: str, said: Witness) -> Checked:
     """Resume what the children left and check every promise; the session goes on and a second resume changes nothing.
 
     Raises:
