@@ -7,7 +7,7 @@ PYTEST  = $(BIN)/python -m pytest
 export BACKENDS ?= memory,jsonl
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all crash fixtures-check coverage bench fmt lint type wheel-check check clean
+.PHONY: help install demo test test-all crash crash-kill crash-power fixtures-check coverage bench fmt lint type wheel-check check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -31,6 +31,12 @@ test-all: $(BIN)/.extra-test  ## all tests, with more examples for the propertie
 
 crash: $(BIN)/.extra-test  ## only the tests that crash something
 	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=600 -m crash
+
+crash-kill: $(BIN)/.extra-test  ## kill a thousand agents, at least twenty in every class of moments
+	$(BIN)/python -m tests.crash.killing
+
+crash-power: $(BIN)/.extra-test  ## cut the power of real file systems two hundred times (root, loop devices)
+	$(BIN)/python -m tests.crash.power
 
 fixtures-check: $(BIN)/.extra-test  ## the fixtures say what expect.json says, and git sees no changed byte
 	$(PYTEST) tests/recovery -k fixture

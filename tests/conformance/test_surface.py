@@ -186,7 +186,10 @@ def test_a_tool_result_replaces_exactly_one_tool_result() -> None:
         rewrite(session, payload(), 1, 2)
     with pytest.raises(InvalidEventError):
         rewrite(session, payload(), 1, 1)
-    assert nodes(session) == (0, 1, 2)
+    result(session, "c2")
+    with pytest.raises(InvalidEventError, match="one node"):
+        rewrite(session, payload(), 2, 3)
+    assert nodes(session) == (0, 1, 2, 3)
 
 
 def _message(**changes: Any) -> dict[str, Any]:
