@@ -109,7 +109,7 @@ class SalvageReport(Struct, frozen=True, kw_only=True):
     *verdict* and *findings* are those of the log as it was found.  *changed* says whether the stored log was (or
     would be) replaced; *refusal* why it cannot be repaired (nothing was changed then).  The repaired log holds
     *events* events: *kept* of the damaged one and those in *made*, closers included.  *quarantined* are the bytes
-    that were left out; the whole damaged log is kept at *original*.  *forks* are second histories that became
+    that were left out; the whole damaged log (of a torn one: what was cut) is kept at *original*.  *forks* are second histories that became
     sessions of their own.  *location* is where the repaired log is; *cwd* what its header says.
     """
 
@@ -175,7 +175,7 @@ class SalvageReport(Struct, frozen=True, kw_only=True):
             forks=self.forks,
         )
         if self.original is not None:
-            lines.append(f"the damaged log is kept as {self.original}")
+            lines.append(f"what was there is kept as {self.original}")
         if self.dry_run and self.changed:
             lines.append("nothing was written: this is a dry run")
         return "\n".join(lines)

@@ -17,6 +17,7 @@ from sessionstore.backends.base import (
     Batch,
     Page,
     RepairReport,
+    SalvageReport,
     SessionInfo,
     SessionStatus,
     Stored,
@@ -35,6 +36,7 @@ from sessionstore.errors import (
     SessionNotFoundError,
 )
 from sessionstore.recovery.findings import Verdict
+from sessionstore.recovery.salvage import salvage
 from sessionstore.recovery.scan import LogScanner, ScanResult, scan_log
 from sessionstore.settle import settle
 
@@ -80,7 +82,7 @@ class _Cut(Struct, frozen=True):
 class MemoryBackend:
     """Keeps sessions in a dictionary.  Implements :class:`sessionstore.backends.base.Backend`.
 
-    ``quarantine`` holds the bytes that repairs cut, by name.
+    ``quarantine`` holds the bytes that repairs cut, and the logs that salvage replaced, by name.
     """
 
     def __init__(self, *, clock: Clock = system_clock, types: EventTypes | None = None) -> None:
@@ -137,6 +139,36 @@ class MemoryBackend:
         """See :class:`sessionstore.backends.base.Backend`."""
         check_seq(seq)
         return stored_events(await settle(self._read, session_id), session_id, seq)
+
+    async def salvage(self, session_id: str, *, dry_run: bool, cwd: str | None) -> SalvageReport:
+        """See :class:`sessionstore.backends.base.Backend`.
+
+        The damaged log is kept in ``quarantine``.
+        """
+        log = self._find(session_id)
+        if not dry_run:
+            self._hold(session_id)
+        try:
+            data, revision = log.data, log.revision
+            plan = await settle(lambda: salvage(data, session_id=session_id, cwd=cwd))
+            if dry_run or plan.refusal is not None or plan.empty:
+                return SalvageReport.of(session_id, plan, dry_run=dry_run, original=None, location=None)
+            if self._logs.get(session_id) is not log or log.revision != revision:
+                raise ConcurrentWriteError(
+                    session_id, path="memory", expected=f"revision {revision}", found=f"revision {log.revision}"
+                )
+            for fork in plan.forks:
+                self._logs.setdefault(fork.id, _Log(_join(fork.lines)))
+            repaired = _join(plan.lines)
+            original = None
+            if not repaired.startswith(data):
+                original = f"{session_id}.damaged-{self._clock()}"
+                self.quarantine[original] = data
+            log.put(repaired)
+            return SalvageReport.of(session_id, plan, dry_run=False, original=original, location=None)
+        finally:
+            if not dry_run:
+                self._held.discard(session_id)
 
     async def list(
         self, *, cwd: str | AnyCwd | None = ANY, limit: int | None = None, after: tuple[int, str] | None = None

@@ -210,8 +210,7 @@ class _Mender:
         before, after = _fitting(before, after, room)
         for seq in range(gap.start, gap.stop):
             if seq in self._ahead.named:
-                replacement = self._ahead.named[seq]
-                self._put(seq, gap, _Need(0, lambda at, by=replacement: self._node(at, by), "a replacement names it"))
+                self._put(seq, gap, self._node(self._ahead.named[seq]))
                 continue
             if before:
                 self._put(seq, gap, before.pop(0))
@@ -237,10 +236,13 @@ class _Mender:
             return False
         return event.type != "tool/result" or not self._is_orphan(event)
 
-    def _node(self, seq: int, replacement: Event | None) -> Event | None:
-        if replacement is None:
-            return lost_message(seq, self._state.time)
-        return lost_result(seq, self._state.time, replacement)
+    def _node(self, replacement: Event | None) -> _Need:
+        def make(seq: int) -> Event | None:
+            if replacement is None:
+                return lost_message(seq, self._state.time)
+            return lost_result(seq, self._state.time, replacement)
+
+        return _Need(0, make, "a later replacement names it")
 
     # What a hole has to hold
 

@@ -80,6 +80,10 @@ async def salvage_damaged(backend: Backend, session_id: str) -> SalvageReport | 
     stored = await backend.read(session_id)
     if stored.writer == "live" or stored.scan.verdict in {Verdict.CLEAN, Verdict.INTERRUPTED}:
         return None
+    if stored.scan.verdict is Verdict.TORN:
+        planned = await backend.salvage(session_id, dry_run=True, cwd=None)
+        if planned.kept <= len(stored.scan.log):
+            return None  # a plain cut loses nothing
     report = await finish(backend.salvage(session_id, dry_run=False, cwd=None))
     if report.changed:
         _logger.warning(

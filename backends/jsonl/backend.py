@@ -12,7 +12,7 @@ import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sessionstore.backends.base import ANY, AnyCwd, Page, Stored, check_seq, make_page, stored_events
+from sessionstore.backends.base import ANY, AnyCwd, Page, SalvageReport, Stored, check_seq, make_page, stored_events
 from sessionstore.backends.files import Files, OsFiles, ensure_directories, read_chunks, storage_errors
 from sessionstore.backends.jsonl.frames import salvaged
 from sessionstore.backends.jsonl.index import Checkpoint, Index, load_index, save_index
@@ -20,6 +20,7 @@ from sessionstore.backends.jsonl.listing import list_sessions
 from sessionstore.backends.jsonl.lock import SessionLock, lock_path, probe
 from sessionstore.backends.jsonl.lookup import check_place, find_session, warn_of_mixed_root
 from sessionstore.backends.jsonl.reading import Reading, open_log, read_log, read_suffix, unchanged
+from sessionstore.backends.jsonl.salvaging import salvage_session
 from sessionstore.backends.jsonl.trash import bury, empty_trash, find_buried, home_of, list_trash, unbury
 from sessionstore.backends.jsonl.writer import JsonlWriter, TornTail
 from sessionstore.backends.paths import session_paths
@@ -145,21 +146,24 @@ class JsonlBackend:
             found = find_session(self._files, self.root, session_id)
             reading = self._scan(found, session_id, live=False)
             header = reading.scan.header or make_header(session_id, created_at=0)  # a log without one is refused
-            writer = JsonlWriter.resumed(
-                self._files,
-                found.paths,
-                header,
-                now=self._clock,
-                compression=found.compression,
-                lock=lock,
-                found=reading.stat,
-                next_seq=len(reading.scan.log),
-                lock_dir=self._lock_dir,
-            )
+            writer = self._resumed(found, header, reading, lock)
             return _Opened(writer, self._stored(found, reading, "none", session_id), lock)
         except BaseException:
             lock.release()
             raise
+
+    def _resumed(self, found: Found, header: Header, reading: Reading, lock: SessionLock) -> JsonlWriter:
+        return JsonlWriter.resumed(
+            self._files,
+            found.paths,
+            header,
+            now=self._clock,
+            compression=found.compression,
+            lock=lock,
+            found=reading.stat,
+            next_seq=len(reading.scan.log),
+            lock_dir=self._lock_dir,
+        )
 
     def _locked(self, found: Found, session_id: str) -> SessionLock:
         """The lock of a stored session, taken."""
@@ -242,6 +246,12 @@ class JsonlBackend:
                 self._remember(session_id, suffix[1])
                 return suffix[0]
         return stored_events(self._read(session_id), session_id, seq)
+
+    # Repairing
+
+    async def salvage(self, session_id: str, *, dry_run: bool, cwd: str | None) -> SalvageReport:
+        """See :class:`sessionstore.backends.base.Backend`."""
+        return await settle(salvage_session, self, session_id, cwd, dry_run)
 
     # How far logs were scanned
 

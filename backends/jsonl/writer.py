@@ -137,7 +137,7 @@ class JsonlWriter:
 
     async def repair(self, stored: Stored, plan: RepairPlan) -> RepairReport:
         """See :class:`sessionstore.backends.base.Writer`."""
-        return await settle(self._repair, stored, plan)
+        return await settle(self.mend, stored, plan)
 
     async def close(self) -> None:
         """See :class:`sessionstore.backends.base.Writer`."""
@@ -151,6 +151,20 @@ class JsonlWriter:
         self._refusal = "the session belongs to the process that forked this one"
         if self._lock is not None:
             self._lock.after_fork()
+
+    def publish_whole(self, lines: Iterable[bytes]) -> None:
+        """Publish the session with all of *lines* at once and release its lock; for a session nobody has open.
+
+        Blocking.  Raises as :meth:`append`.
+        """
+        try:
+            self._acquire()
+            self._published(self._all_parts(lines))
+        except FileExistsError as error:
+            raise SessionExistsError(self._header.id, where=error.filename or self._path) from error
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     def _append(self, batch: Batch, sync: bool) -> None:
         self._check_usable()
@@ -171,7 +185,8 @@ class JsonlWriter:
         if log is not None:
             self._unless_vanished(log.sync, self._whole)
 
-    def _repair(self, stored: Stored, plan: RepairPlan) -> RepairReport:
+    def mend(self, stored: Stored, plan: RepairPlan) -> RepairReport:
+        """:meth:`repair`, blocking."""
         self._check_usable()
         log = self._log
         if log is None:
