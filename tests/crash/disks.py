@@ -84,13 +84,15 @@ def remount(directory: Path, options: str) -> None:
 class LoopDisk:
     """A disk in a file, whose power can be cut.  Used as a context manager it is mounted, and unmounted at the end."""
 
-    def __init__(self, place: Path, kind: FileSystem) -> None:
+    def __init__(
+        self, place: Path, kind: FileSystem, *, size: str | None = None, options: tuple[str, ...] = ()
+    ) -> None:
         self.kind: FileSystem = kind
         self.image = place / f"{kind}.img"
         self.path = place / f"{kind}.mounted"
         self.path.mkdir()
-        _run("truncate", "-s", _SIZES[kind], self.image)
-        _run(f"mkfs.{kind}", "-q", *(("-F",) if kind == "ext4" else ("-f",)), self.image)
+        _run("truncate", "-s", size or _SIZES[kind], self.image)
+        _run(f"mkfs.{kind}", "-q", "-F" if kind == "ext4" else "-f", *options, self.image)
 
     def mount(self, options: str = "loop") -> None:
         """Mount it, replaying its journal.  Raises ``OSError``."""
