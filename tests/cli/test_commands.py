@@ -392,9 +392,36 @@ def test_tail_shows_the_end(run: Callable[..., Result]) -> None:
     assert run("tail", DEMO, "--raw", "-n", "3").out.splitlines() == demo().text().decode().splitlines()[-3:]
 
 
-def test_repair_of_a_healthy_session_is_no_crash(run: Callable[..., Result]) -> None:
-    """The command is there and knows ids."""
+def test_repair_plans_then_repairs_then_has_nothing_to_do(run: Callable[..., Result], root: Path) -> None:
+    """Without --apply nothing is written; with it the log is good again and the damaged one is kept."""
+    (log,) = root.glob("*/*/session.jsonl")
+    bad = demo().text().replace(b'"seq":20,', b'"seq":20;', 1)
+    log.write_bytes(bad)
+    assert run("verify", DEMO).code == 2
+    plan = run("repair", "demo")
+    assert plan.code == 2
+    assert "dry run" in plan.out
+    assert "--apply" in plan.out
+    assert log.read_bytes() == bad
+    done = run("repair", "demo", "--apply", "--json").json()
+    assert (done["changed"], done["exitCode"]) == (True, 0)
+    (kept,) = log.parent.glob("session.jsonl.damaged-*")
+    assert kept.read_bytes() == bad
+    assert run("verify", DEMO).code == 0
+    again = run("repair", "demo", "--apply")
+    assert again.code == 0
+    assert run("repair", "demo", "--json").json()["changed"] is False
     assert run("repair", "nobody").code == ExitCode.NOT_FOUND
+
+
+def test_lost_events_stand_out_after_a_repair(run: Callable[..., Result], root: Path) -> None:
+    """What a repair could not bring back is marked where it stood."""
+    (log,) = root.glob("*/*/session.jsonl")
+    lines = demo().text().split(b"\n")
+    log.write_bytes(b"\n".join([*lines[:27], b"garbage", *lines[28:]]))
+    assert run("repair", "demo", "--apply").code == 0
+    assert "⚠ Events lost" in run("show", "demo").out
+    assert "⚠ Events lost" in run("export", "demo", "--format", "md").out
 
 
 # Exit codes and help

@@ -232,6 +232,23 @@ async def test_a_log_that_was_replaced_ends_it(tmp_path: Path) -> None:
         assert "another log" in str(error)
 
 
+async def test_a_salvage_ends_it(tmp_path: Path) -> None:
+    """A real repair of the followed log ends the follower with the seq to go on from."""
+    log = simple(6)
+    log.end()
+    path = log.save(tmp_path)
+    rows = lines(log)
+    async with Follower(tmp_path) as follower:
+        path.write_bytes(b"".join(rows[:4]))
+        assert await follower.seqs(3) == [0, 1, 2]
+        path.write_bytes(b"".join(rows[:4]) + b"garbage\n" + b"".join(rows[5:]))
+        report = await follower.store.repair("demo", dry_run=False)
+        assert report.changed
+        assert (await follower.failure()).seq == 3
+    async with Follower(tmp_path, from_seq=3) as follower:
+        assert await follower.seqs(4) == [3, 4, 5, 6]
+
+
 async def test_a_deleted_session_ends_it(tmp_path: Path) -> None:
     """After some patience a log that is gone is reported as not found."""
     path = simple(2).save(tmp_path)

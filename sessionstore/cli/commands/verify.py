@@ -2,53 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING
 
 import click
-from msgspec import Struct
 from rich.text import Text
 
-from sessionstore import SessionStore, SessionStoreError, Verdict
 from sessionstore.cli.codes import ExitCode
 from sessionstore.cli.context import complete_ids, example, json_option, open_store, resolve, root_option, run_async
 from sessionstore.cli.terminal import emit_json, out, tracked
-from sessionstore.transcript.visible import one_line
+from sessionstore.errors import SessionStoreError
+from sessionstore.transcript.visible import one_line, visible
 
 if TYPE_CHECKING:
-    from sessionstore import Inspection
+    from sessionstore import Finding, SessionStore, VerifyReport
 
-__all__ = ["Report", "verify"]
-
-_CODES: Final = {
-    Verdict.CLEAN: ExitCode.OK,
-    Verdict.INTERRUPTED: ExitCode.MENDS_ITSELF,
-    Verdict.TORN: ExitCode.MENDS_ITSELF,
-    Verdict.DAMAGED: ExitCode.DAMAGED,
-    Verdict.INVALID: ExitCode.DAMAGED,
-    Verdict.UNSUPPORTED: ExitCode.UNREADABLE,
-    Verdict.EMPTY: ExitCode.UNREADABLE,
-}
-_ADVICE: Final = {
-    Verdict.INTERRUPTED: "the next resume closes the open turn",
-    Verdict.TORN: "the next resume cuts the torn tail, keeps it aside, and closes the open turn",
-    Verdict.DAMAGED: "`sessionstore repair` plans a repair",
-    Verdict.INVALID: "`sessionstore repair` plans a repair; export still shows what is there",
-    Verdict.UNSUPPORTED: "another version of the library reads it",
-    Verdict.EMPTY: "nothing was ever completed here; `sessionstore rm` moves it away",
-}
-
-
-class Report(Struct, rename="camel"):
-    """What was found out about one session; ``verdict`` is ``unreadable`` where it could not be read at all."""
-
-    id: str
-    verdict: str
-    exit_code: int
-    writer: Literal["live", "none", "unknown"] = "unknown"
-    events: int = 0
-    advice: str = ""
-    location: str | None = None
-    findings: list[dict[str, object]] = []
+__all__ = ["finding_dict", "verify"]
 
 
 @click.command(
@@ -74,71 +42,88 @@ def verify(context: click.Context, *, ids: tuple[str, ...], everything: bool, qu
     if everything == bool(ids):
         raise click.UsageError("name sessions, or give --all")
 
-    async def work() -> list[Report]:
+    async def work() -> int:
         async with open_store(context) as store:
             if everything:
                 found = sorted({row.id for row in (await store.list()).sessions})
             else:
                 found = [(await resolve(store, wanted)).id for wanted in ids]
-            return [await _check(store, key) for key in tracked(found, len(found), "Reading", many=5)]
+            worst = 0
+            rows: list[dict[str, object]] = []
+            for session_id in tracked(found, len(found), "Reading", many=5):
+                row = await _check(store, session_id)
+                code = int(str(row["exitCode"]))
+                worst = max(worst, code)
+                if quiet and not code and not row["findings"] and not row["deviations"]:
+                    continue
+                if as_json:
+                    rows.append(row)
+                else:
+                    _print(row, code)
+            if as_json:
+                emit_json(rows)
+            return worst
 
-    reports = run_async(work())
-    shown = [report for report in reports if not quiet or report.exit_code or report.findings]
-    if as_json:
-        emit_json(shown)
-    else:
-        for report in shown:
-            _print(report)
-    return max((report.exit_code for report in reports), default=0)
+    return run_async(work())
 
 
-async def _check(store: SessionStore, session_id: str) -> Report:
+async def _check(store: SessionStore, session_id: str) -> dict[str, object]:
     try:
-        inspection = await store.inspect(session_id)
+        return _row(await store.verify(session_id))
     except SessionStoreError as error:
-        return Report(id=session_id, verdict="unreadable", exit_code=ExitCode.UNREADABLE, advice=str(error))
-    return _report(inspection)
+        return {
+            "id": session_id,
+            "verdict": "unreadable",
+            "exitCode": int(ExitCode.UNREADABLE),
+            "writer": "unknown",
+            "events": 0,
+            "advice": "",
+            "location": None,
+            "findings": [],
+            "deviations": [],
+            "text": [str(error)],
+        }
 
 
-def _report(inspection: Inspection) -> Report:
-    verdict = inspection.verdict
-    live = inspection.writer == "live" and verdict is Verdict.INTERRUPTED
-    return Report(
-        id=inspection.id,
-        verdict=str(verdict),
-        exit_code=ExitCode.OK if live else _CODES[verdict],
-        writer=inspection.writer,
-        events=inspection.durable_seq,
-        advice="a live writer has a turn open" if live else _ADVICE.get(verdict, ""),
-        location=inspection.location,
-        findings=[
-            {
-                "kind": str(finding.kind),
-                "line": finding.line,
-                "offset": finding.offset,
-                "length": finding.length,
-                "expectedSeq": finding.expected_seq,
-                "actualSeq": finding.actual_seq,
-                "path": finding.path,
-                "message": finding.message,
-            }
-            for finding in inspection.findings
-        ],
-    )
+def _row(report: VerifyReport) -> dict[str, object]:
+    return {
+        "id": report.id,
+        "verdict": str(report.verdict),
+        "exitCode": report.exit_code,
+        "writer": report.writer,
+        "events": report.events,
+        "advice": report.advice,
+        "location": report.location,
+        "repairable": report.repairable,
+        "findings": [finding_dict(finding) for finding in report.findings],
+        "deviations": [{"seq": d.seq, "type": d.type, "reason": d.reason, "path": d.path} for d in report.deviations],
+        "text": report.describe().split("\n")[1:],
+    }
 
 
-def _print(report: Report) -> None:
+def finding_dict(finding: Finding) -> dict[str, object]:
+    """A finding under the names of the log, for scripts."""
+    return {
+        "kind": str(finding.kind),
+        "line": finding.line,
+        "offset": finding.offset,
+        "length": finding.length,
+        "expectedSeq": finding.expected_seq,
+        "actualSeq": finding.actual_seq,
+        "path": finding.path,
+        "message": finding.message,
+    }
+
+
+def _print(row: dict[str, object], code: int) -> None:
     console = out()
-    style = {0: "green", 1: "yellow"}.get(report.exit_code, "bold red")
-    head = Text(one_line(report.id) + ": ")
-    head.append(report.verdict, style=style)
-    head.append(f", {report.events} events" if report.verdict != "unreadable" else "")
-    head.append(f"; {one_line(report.advice)}" if report.advice else "")
+    head = Text(one_line(str(row["id"])) + ": ")
+    head.append(str(row["verdict"]), style={0: "green", 1: "yellow"}.get(code, "bold red"))
+    head.append(f", {row['events']} events" if row["location"] is not None else "")
+    head.append(f"; {one_line(str(row['advice']))}" if row["advice"] else "")
     console.print(head, soft_wrap=True)
-    if report.location is not None and report.exit_code:
-        console.print(Text(f"  {one_line(report.location)}", style="dim"), soft_wrap=True)
-    for finding in report.findings:
-        console.print(
-            Text(f"  line {finding['line']}, byte {finding['offset']}: {one_line(str(finding['message']))}"),
-            soft_wrap=True,
-        )
+    if row["location"] is not None and code:
+        console.print(Text(f"  {one_line(str(row['location']))}", style="dim"), soft_wrap=True)
+    lines = row["text"]
+    for line in lines if isinstance(lines, list) else []:
+        console.print(Text(f"  {visible(str(line))}"), soft_wrap=True)
