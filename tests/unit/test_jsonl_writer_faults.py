@@ -55,6 +55,24 @@ def test_a_full_disk_leaves_the_file_as_it_was(log: Log) -> None:
     assert log.text() == log.expected()
 
 
+def test_the_cut_after_a_failure_is_synced(log: Log) -> None:
+    """The length that was restored survives a power cut, and makes the bytes before it durable."""
+    log.append(1)
+    log.append(1, sync=False)
+    log.faulty.room = 3
+    batch = log.batch(1)
+    log.faulty.calls.clear()
+    with raises_storage(errno.ENOSPC):
+        log.give(batch, sync=False)
+    assert "sync" in log.faulty.calls[log.faulty.calls.index("truncate") :]
+    log.faulty.heal()
+    log.faulty.calls.clear()
+    log.sync()
+    assert "sync" not in log.faulty.calls
+    log.give(batch)
+    assert log.text() == log.expected()
+
+
 def test_a_failed_write_leaves_unsynced_bytes_where_they_are(log: Log) -> None:
     """Only a failed sync makes earlier bytes doubtful."""
     log.append(1)
@@ -335,17 +353,28 @@ def test_the_same_file_back_in_its_place_is_written_on(log: Log) -> None:
     assert log.text() == log.expected()
 
 
-def test_republication_that_fails_half_way_is_finished_later(log: Log) -> None:
-    """The name of a log whose directory could not be synced is taken back, or at the next try."""
-    log.append(1)
-    log.path.unlink()
+@pytest.mark.parametrize("also", ["sync_directory", "unlink"])
+@pytest.mark.parametrize("first", [False, True])
+def test_publication_that_fails_half_way_is_finished_later(log: Log, also: str, first: bool) -> None:
+    """The name of a log whose directory could not be synced is taken back, at the next try if not at once."""
+    if not first:
+        log.append(1)
+        log.path.unlink()
     batch = log.batch(1)
-    log.faulty.before = lambda name, _number: log.faulty.fail("sync_directory", times=2) if name == "link" else None
+
+    def fail(name: str, _number: int) -> None:
+        if name == "link":
+            log.faulty.fail("sync_directory")
+            log.faulty.fail(also, times=3)
+
+    log.faulty.before = fail
     with pytest.raises(ExceptionGroup):
         log.give(batch)
+    log.faulty.heal()
     log.faulty.before = lambda _name, _number: None
     log.give(batch)
     assert log.text() == log.expected()
+    assert log.path.stat().st_nlink == 1
 
 
 def test_another_log_in_the_place_of_a_vanished_one_stays(log: Log) -> None:

@@ -182,13 +182,16 @@ def test_a_momentary_reader_never_makes_a_writer_fail(path: str) -> None:
     os.close(reader)
 
 
-def test_a_lock_file_that_was_moved_is_not_the_lock(path: str) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_lock_file_that_was_moved_is_not_the_lock(path: str, replaced: bool) -> None:
     """Whoever locks a file that others no longer find at the path tries again with the one that is there."""
     files = FaultyFiles()
 
     def move(name: str, _number: int) -> None:
         if name == "lock" and not os.path.exists(path + ".moved"):
             os.rename(path, path + ".moved")
+            if replaced:
+                open(path, "wb").close()
 
     files.before = move
     lock = new_lock(path, files, retry_ms=10_000)
