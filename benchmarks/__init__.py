@@ -1,0 +1,1 @@
+"""Measurements: real files, real fsyncs, fresh processes.  ``make bench`` runs them and prints the table."""
