@@ -45,8 +45,8 @@ fixtures-check: $(BIN)/.extra-test  ## the fixtures say what expect.json says, a
 coverage: $(BIN)/.extra-test  ## statement and branch coverage of the test run
 	$(BIN)/python -m coverage run -m pytest && $(BIN)/python -m coverage combine -q && $(BIN)/python -m coverage report
 
-bench: $(BIN)/.extra-test  ## the benchmarks; results go to docs/
-	for script in benchmarks/bench_*.py; do $(BIN)/python $$script || exit 1; done
+bench: $(BIN)/.extra-test  ## the benchmarks as a table; BENCH="--quick", BENCH="--peer DIR" (docs/performance.md)
+	$(BIN)/python -m benchmarks $(BENCH)
 
 fmt: install  ## format and fix what can be fixed
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .

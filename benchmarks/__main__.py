@@ -20,9 +20,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 Figures = dict[str, float]
 CORE = (
@@ -103,7 +106,7 @@ class Bench:
         """µs per append by type, and bytes per event."""
         count = str(min(self.events, 300_000))
         for compression in ("none", "zstd"):
-            commands = {f"append-{compression}": lambda c=compression: case("append", count, c)}
+            commands = {f"append-{compression}": partial(case, "append", count, compression)}
             root = self.work / f"peer-append-{compression}"
             if self.peer is not None:
 
@@ -137,11 +140,11 @@ class Bench:
         for compression in ("none", "zstd"):
             root = self.log(compression)
             commands = {
-                f"resume-{compression}": lambda root=root: case("resume", str(root)),
-                f"floor-{compression}": lambda root=root: case("floor_load", str(root)),
+                f"resume-{compression}": partial(case, "resume", str(root)),
+                f"floor-{compression}": partial(case, "floor_load", str(root)),
             }
             if self.peer is not None:
-                commands[f"peer-load-{compression}"] = lambda root=root, c=compression: self.node("load", str(root), c)
+                commands[f"peer-load-{compression}"] = partial(self.node, "load", str(root), compression)
             found = self.paired(**commands)
             ours, floor = found[f"resume-{compression}"], found[f"floor-{compression}"]
             peers = found.get(f"peer-load-{compression}")
@@ -164,7 +167,7 @@ class Bench:
     def memory(self) -> None:
         """Bytes per streamed delta of a live session."""
         for count in (1_000_000, 10_000_000) if self.events > 500_000 else (200_000,):
-            found = self.paired(**{f"memory-{count}": lambda count=count: case("live_memory", str(count))})
+            found = self.paired(**{f"memory-{count}": partial(case, "live_memory", str(count))})
             figures = [f["bytes_per_delta"] for f in found[f"memory-{count}"]]
             self.row(f"memory per delta at {count:,}", figures, None, "<= 100 B", "B")
 
@@ -227,7 +230,7 @@ async def write_log(root: Path, compression: str, events: int) -> None:
     from sessionstore import SessionStore
 
     async with SessionStore(root, compression="zstd" if compression == "zstd" else "none") as store:
-        await write_workload(store, await store.create("bench", cwd="/w"), events, None)
+        await write_workload(await store.create("bench", cwd="/w"), events, None)
 
 
 def columns(figures: Sequence[Figures], *names: str) -> tuple[list[float], list[float]]:
@@ -244,7 +247,8 @@ def shown(values: Sequence[float], unit: str) -> str:
 
 def machine() -> str:
     """What the figures were taken on."""
-    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "?")
     return f"{os.cpu_count()} × {model}, {platform.system()} {platform.release()}, Python {platform.python_version()}"
 
 

@@ -15,7 +15,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +22,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from sessionstore import Session, SessionStore
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from sessionstore import Session
 
 Figures = dict[str, float]
 clock = time.perf_counter
@@ -50,9 +51,7 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-async def write_workload(
-    store: SessionStore, session: Session, events: int, times: dict[str, list[float]] | None
-) -> None:
+async def write_workload(session: Session, events: int, times: dict[str, list[float]] | None) -> None:
     """Append the workload and flush once per turn, yielding once per step; *times* collects seconds per append."""
     from benchmarks.workload import turns
 
@@ -99,7 +98,7 @@ def append(events: str = "300000", compression: str = "none") -> Figures:
         times: dict[str, list[float]] = {}
         async with SessionStore(root, compression=compression) as store:  # type: ignore[arg-type]
             session = await store.create("bench", cwd="/w")
-            await write_workload(store, session, int(events), times)
+            await write_workload(session, int(events), times)
             count = session.seq
         size = sum(file.stat().st_size for file in root.rglob("session.jsonl*"))
         cost = timer_cost()

@@ -7,10 +7,12 @@ deltas, ``tool/call``, a 300-word ``tool/result``, ``step/end``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sessionstore.lossless import Json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["EVENTS_PER_TURN", "Step", "turns"]
 

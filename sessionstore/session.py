@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, overload
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from sessionstore.chunks import read_delta
 from sessionstore.clock import Clock, system_clock
@@ -233,7 +233,9 @@ class Session:
                 payload = validate_payload(type, raw, self._log.types)
         return self._append(type, raw, payload, surface_op, source_event_seqs)
 
-    def _append(self, type_: str, raw: bytes, payload: object, surface_op: object, source_event_seqs: object) -> Event:
+    def _append(
+        self, type_: str, raw: bytes, payload: Struct | UnsetType, surface_op: object, source_event_seqs: object
+    ) -> Event:
         self._enter()
         if type(source_event_seqs) is range:  # what a message cites are most often the deltas just streamed
             source_event_seqs = list(source_event_seqs)
