@@ -106,7 +106,9 @@ class Bench:
         """µs per append by type, and bytes per event."""
         count = str(min(self.events, 300_000))
         for compression in ("none", "zstd"):
-            commands = {f"append-{compression}": partial(case, "append", count, compression)}
+            commands: dict[str, Callable[[], Figures]] = {
+                f"append-{compression}": partial(case, "append", count, compression)
+            }
             root = self.work / f"peer-append-{compression}"
             if self.peer is not None:
 
@@ -139,7 +141,7 @@ class Bench:
         """Resume against the reference and against the floor."""
         for compression in ("none", "zstd"):
             root = self.log(compression)
-            commands = {
+            commands: dict[str, Callable[[], Figures]] = {
                 f"resume-{compression}": partial(case, "resume", str(root)),
                 f"floor-{compression}": partial(case, "floor_load", str(root)),
             }
