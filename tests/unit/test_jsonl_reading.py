@@ -15,6 +15,7 @@ from msgspec import structs
 
 from sessionstore.backends.files import OsFiles
 from sessionstore.backends.jsonl import JsonlBackend, reading
+from sessionstore.backends.jsonl.frames import encode_frame
 from sessionstore.backends.jsonl.lookup import find_session
 from sessionstore.backends.paths import ZSTD_NAME
 from sessionstore.errors import (
@@ -26,6 +27,7 @@ from sessionstore.errors import (
 )
 from sessionstore.recovery.findings import Verdict
 from sessionstore.recovery.plan import plan_repair
+from tests.contract.programs import header, write
 from tests.recovery import logs
 from tests.recovery.strategies import damaged_bytes, log_lines
 from tests.unit.jsonl_places import CountingFiles, DeniedFiles, ReadOnlyFiles, framed, log, put, stored
@@ -54,6 +56,7 @@ async def _outcome(backend: JsonlBackend, seq: int) -> object:
 # From a seq on
 
 
+@pytest.mark.slow
 @given(
     lines=log_lines(), more=st.binary(max_size=40) | damaged_bytes(), cut=st.integers(0, 30), block=st.integers(1, 200)
 )
@@ -76,7 +79,7 @@ async def test_the_end_alone_tells_what_a_whole_scan_tells(
         await _outcome(warm, 0)
         with open(path, "ab") as file:
             file.write(b"".join(lines[cut:]) + more)
-        for seq in [25, 24, 23, 0, *range(22, 0, -1)]:
+        for seq in (25, 23, 22, 18, 7, 1, 0):
             assert await _outcome(warm, seq) == await _outcome(JsonlBackend(root), seq)
 
 
@@ -233,6 +236,21 @@ async def test_any_cut_of_a_compressed_log_is_a_prefix(data: st.DataObject, line
         assert after.verdict is Verdict.CLEAN
         assert not after.findings
         assert list(after.events) == [*found.scan.events, *report.closers]
+
+
+async def test_frame_in_flight_is_not_shown_early(root: str) -> None:
+    """Of a frame that a live writer has not finished nothing is shown: it may be taken back.  Left behind, it is torn."""
+    backend = JsonlBackend(root, compression="zstd")
+    lines = [line[:-1] for line in logs.closed_log()[1:]]
+    writer = await write(backend, header(), lines[:11])
+    path = os.path.join(root, "--srv-project--", "s1", ZSTD_NAME)
+    with open(path, "ab") as file:
+        file.write(encode_frame(lines[11] + b"\n")[:-4])  # only the checksum is missing
+    found = await JsonlBackend(root).read("s1")
+    assert (found.writer, found.scan.verdict, len(found.scan.log)) == ("live", Verdict.CLEAN, 17)
+    await writer.close()
+    found = await JsonlBackend(root).read("s1")
+    assert (found.writer, found.scan.verdict, len(found.scan.log)) == ("none", Verdict.TORN, 18)
 
 
 async def test_log_that_changes_under_the_reader_is_read_again(root: str) -> None:
