@@ -1,4 +1,4 @@
-"""How a session comes into being: recovered from storage, or copied out of another.
+"""How a stored session is opened: locked, read, judged and repaired.
 
 These functions do not know which sessions are open; :class:`SessionStore` sees to that.
 """
@@ -6,40 +6,36 @@ These functions do not know which sessions are open; :class:`SessionStore` sees 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, structs
 
 from sessionstore.backends.base import RepairReport, SalvageReport, Writer
 from sessionstore.errors import (
     DamagedLogError,
-    ForkError,
-    SessionNotFoundError,
     SessionStoreError,
     UnsupportedFormatError,
 )
 from sessionstore.events import Event
-from sessionstore.header import Header, child_header
-from sessionstore.inspection import inspect_stored
-from sessionstore.progress import last_turn
+from sessionstore.header import Header
 from sessionstore.recovery.findings import Verdict
 from sessionstore.recovery.plan import plan_repair
-from sessionstore.recovery.scan import LogScanner, ScanResult
+from sessionstore.recovery.scan import ScanResult
 from sessionstore.settle import settle
+from sessionstore.stored import StoredSession
 from sessionstore.tasks import finish
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sessionstore.backends.base import Backend, Stored
-    from sessionstore.clock import Clock
-    from sessionstore.eventlog import EventLog
-    from sessionstore.vocabulary import EventTypes
+    from sessionstore.options import Options
+    from sessionstore.registry import Registry
 
-__all__ = ["Recovered", "copy_prefix", "id_is_taken", "read_source", "recover", "refuse_bad_log", "salvage_damaged"]
+__all__ = ["OnDamage", "Recovered", "recover", "refuse_bad_log", "resume_session", "salvage_damaged"]
+
+OnDamage = Literal["raise", "salvage"]
+"""What a resume does with a damaged log: refuse it, or repair it first."""
 
 _logger = logging.getLogger("sessionstore")
-_BLOCK = 1024  # lines given to the scanner together
 
 
 class Recovered(Struct, frozen=True):
@@ -136,67 +132,17 @@ async def _release(writer: Writer, session_id: str) -> None:
         _logger.exception("session %s: its lock could not be released", session_id)
 
 
-def id_is_taken(child: str) -> ForkError:
-    """The refusal of a fork whose child's id is taken."""
-    return ForkError("SESSION_ALREADY_EXISTS", "the child's id is taken", session_id=child)
-
-
-async def read_source(
-    backend: Backend, session_id: str, *, has_boundary: bool, clock: Clock
-) -> tuple[Header, EventLog]:
-    """Header and log of a stored session that is to be forked, read as an inspection reads it.
-
-    Raises:
-        ForkError: ``SESSION_NOT_FOUND``.
-        DamagedLogError, UnsupportedFormatError: it cannot be copied; up to a boundary before the damage it can.
-        DuplicateSessionError, StorageError.
-    """
+async def resume_session(
+    registry: Registry, backend: Backend, options: Options, session_id: str, *, on_damage: OnDamage
+) -> StoredSession:
+    """The work of :meth:`SessionStore.resume` once the id is held.  Raises as it does."""
+    salvage = await salvage_damaged(backend, session_id) if on_damage == "salvage" else None
+    found = await recover(backend, session_id, salvage=salvage)
     try:
-        stored = await backend.read(session_id)
-    except SessionNotFoundError as error:
-        raise ForkError("SESSION_NOT_FOUND", "there is no such session", session_id=session_id) from error
-    header = stored.scan.header
-    if header is None or not has_boundary or stored.scan.verdict not in {Verdict.DAMAGED, Verdict.INVALID}:
-        refuse_bad_log(session_id, stored)
-    if header is None:  # no verdict that passes lacks one
-        raise SessionStoreError(f"session {session_id!r} was read without a header")
-    await settle(inspect_stored, session_id, stored, clock)  # puts the closers into the log
-    return header, stored.scan.log
-
-
-async def copy_prefix(
-    log: EventLog, parent: Header, child_id: str, boundary: int | None, *, created_at: int, types: EventTypes
-) -> tuple[Header, ScanResult]:
-    """Header and content of a fork that holds the events of *log* up to seq *boundary*, both included.
-
-    Raises:
-        ForkError: ``INVALID_BOUNDARY`` or ``OPEN_TURN``.
-        DamagedLogError: the events do not make a log.
-    """
-    length = len(log) if boundary is None else _length(log, boundary, parent.id)
-    number, is_open = last_turn(log, length) if length else (0, False)
-    if is_open:
-        raise ForkError("OPEN_TURN", f"turn {number} is open at seq {length - 1}", session_id=parent.id)
-    header = child_header(parent, child_id, created_at=created_at, seed_length=length)
-    # The copy goes through the scanner like any log that is read: what a fork accepts, a resume accepts.
-    scan = await settle(_scan, header, list(log.lines(0, length)), types)
-    if scan.verdict is not Verdict.CLEAN or len(scan.log) != length:
-        raise DamagedLogError(parent.id, path=None, verdict=scan.verdict, findings=scan.findings)
-    return header, scan
-
-
-def _length(log: EventLog, boundary: object, source_id: str) -> int:
-    if not isinstance(boundary, int) or isinstance(boundary, bool):
-        raise ForkError("INVALID_BOUNDARY", f"a boundary is an int, got {boundary!r}", session_id=source_id)
-    if not 0 <= boundary < len(log):
-        held = f"it holds seq 0 to {len(log) - 1}" if len(log) else "it holds no events"
-        raise ForkError("INVALID_BOUNDARY", f"there is no seq {boundary}, {held}", session_id=source_id)
-    return boundary + 1
-
-
-def _scan(header: Header, lines: Sequence[bytes], types: EventTypes) -> ScanResult:
-    scanner = LogScanner(types=types)
-    scanner.feed(header.to_json() + b"\n")
-    for start in range(0, len(lines), _BLOCK):
-        scanner.feed(b"\n".join(lines[start : start + _BLOCK]) + b"\n")
-    return scanner.finish()
+        log, surface = found.scan.log, found.scan.surface
+        session = StoredSession._adopt(found.header, log, surface, closers=found.closers, clock=options.clock)
+        await registry.guard(session)
+        return registry.open(session, found.writer, report=found.report)
+    except BaseException:
+        await _release(found.writer, session_id)
+        raise

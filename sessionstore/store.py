@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from sessionstore.backends.base import ANY, AnyCwd, Page, SalvageReport, TrashEntry, check_seq
-from sessionstore.errors import ForkError, SessionExistsError
-from sessionstore.header import Header, make_header
+from sessionstore.forking import fork_session, id_is_taken
+from sessionstore.header import make_header
 from sessionstore.inspection import Inspection, inspect_live, inspect_stored
-from sessionstore.opening import copy_prefix, id_is_taken, read_source, recover, salvage_damaged
+from sessionstore.opening import OnDamage, resume_session
 from sessionstore.options import check_options
 from sessionstore.recovery.findings import Verdict
 from sessionstore.registry import Registry
@@ -33,17 +33,13 @@ if TYPE_CHECKING:
 
     from sessionstore.backends.base import Backend
     from sessionstore.clock import Clock
-    from sessionstore.eventlog import EventLog
     from sessionstore.events import Event
     from sessionstore.invariants import InvariantMode
     from sessionstore.lossless import Json
     from sessionstore.vocabulary import EventTypes
     from sessionstore.writebehind import Durability
 
-__all__ = ["OnDamage", "SessionStore", "StoreStats"]
-
-OnDamage = Literal["raise", "salvage"]
-"""What a resume does with a damaged log: refuse it, or repair it first."""
+__all__ = ["SessionStore", "StoreStats"]
 
 
 class StoreStats(Struct, frozen=True, kw_only=True):
@@ -199,22 +195,9 @@ class SessionStore:
         with self._registry.working():
             self._registry.refuse_second(id)
             with self._registry.hold(id, "being resumed"):
-                return await self._registry.hand_over(self._resume(id, on_damage))
-
-    async def _resume(self, session_id: str, on_damage: OnDamage) -> StoredSession:
-        salvage = None
-        if on_damage == "salvage":
-            salvage = await salvage_damaged(self._backend, session_id)
-        found = await recover(self._backend, session_id, salvage=salvage)
-        try:
-            session = StoredSession._adopt(
-                found.header, found.scan.log, found.scan.surface, closers=found.closers, clock=self._options.clock
-            )
-            await self._registry.guard(session)
-            return self._registry.open(session, found.writer, report=found.report)
-        except BaseException:
-            await found.writer.close()
-            raise
+                return await self._registry.hand_over(
+                    resume_session(self._registry, self._backend, self._options, id, on_damage=on_damage)
+                )
 
     async def fork(
         self, source: Session | str, boundary: int | None = None, child_id: str | None = None
@@ -238,41 +221,9 @@ class SessionStore:
             if self._registry.state(child) is not None:
                 raise id_is_taken(child)
             with self._registry.hold(child, "being created"):
-                return await self._registry.hand_over(self._fork(source, boundary, child))
-
-    async def _fork(self, source: Session | str, boundary: int | None, child: str) -> StoredSession:
-        now = self._options.clock()
-        try:
-            await self._backend.prepare(make_header(child, created_at=now))
-        except SessionExistsError as error:
-            raise id_is_taken(child) from error
-        parent, log = await self._source(source, has_boundary=boundary is not None)
-        header, scan = await copy_prefix(log, parent, child, boundary, created_at=now, types=self._options.types)
-        session = StoredSession._adopt(header, scan.log, scan.surface, clock=self._options.clock)
-        if session.seq:
-            session._untake(0)  # nothing of it is stored yet
-        await self._registry.guard(session)
-        self._registry.open(session, self._backend.writer(header))
-        try:
-            await session._behind.publish()
-        except BaseException as error:
-            await session._behind.close(write=False)
-            self._registry.drop(session)
-            if isinstance(error, SessionExistsError):
-                raise id_is_taken(child) from error
-            raise
-        return session
-
-    async def _source(self, source: Session | str, *, has_boundary: bool) -> tuple[Header, EventLog]:
-        """Header and log of what is to be forked."""
-        if not isinstance(source, str):
-            if not self._registry.is_open(source):
-                raise ForkError("SESSION_NOT_LIVE", "it is not open in this store", session_id=source.id)
-            return source.header, source._log
-        live = self._registry.live.get(source)
-        if live is not None:
-            return live.header, live._log
-        return await read_source(self._backend, source, has_boundary=has_boundary, clock=self._options.clock)
+                return await self._registry.hand_over(
+                    fork_session(self._registry, self._backend, self._options, source, boundary=boundary, child=child)
+                )
 
     # --- looking ------------------------------------------------------------------------------------------------
 

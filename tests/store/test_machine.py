@@ -63,8 +63,9 @@ class Machine(RuleBasedStateMachine):
             self.session = self.run(self.store.create("s"))
             self.numbers = []
         except SessionExistsError:
-            self.session = self.run(self.store.resume("s"))
-            del self.numbers[self.session.seq :]  # a dispose failed: what it could not write is gone
+            session = self.session = self.run(self.store.resume("s"))
+            del self.numbers[session.seq :]  # a dispose failed: what it could not write is gone
+        assert self.session is not None
         assert self.session.durable_seq == self.session.seq == len(self.numbers)
 
     @precondition(lambda self: self.session is not None)
