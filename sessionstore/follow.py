@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sessionstore.events import Event
     from sessionstore.store import SessionStore
 
-__all__ = ["FollowError", "follow"]
+__all__ = ["Delivered", "FollowError", "follow"]
 
 _SHORTEST_WAIT: Final = 0.02
 _REMEMBERED: Final = 20_000
@@ -91,7 +91,7 @@ async def follow(
         )
     if stored.scan.verdict is Verdict.DAMAGED and stored.scan.findings[0].line == 1:
         raise FollowError(session_id, seq=from_seq, reason=stored.scan.findings[0].describe())
-    delivered = _Delivered(session_id, from_seq)
+    delivered = Delivered(session_id, from_seq)
     source = await _source(backend, session_id, stored, delivered)
     try:
         wait = _SHORTEST_WAIT
@@ -111,7 +111,7 @@ async def follow(
         await source.close()
 
 
-async def _poll(source: _Source, delivered: _Delivered) -> Sequence[Event]:
+async def _poll(source: _Source, delivered: Delivered) -> Sequence[Event]:
     try:
         return await source.poll()
     except TailError as error:
@@ -121,7 +121,7 @@ async def _poll(source: _Source, delivered: _Delivered) -> Sequence[Event]:
         raise FollowError(delivered.session_id, seq=delivered.next_seq, reason=reason) from error
 
 
-class _Delivered:
+class Delivered:
     """What was handed over: nothing comes twice, and what was taken back and replaced is noticed."""
 
     def __init__(self, session_id: str, from_seq: int) -> None:
@@ -130,6 +130,7 @@ class _Delivered:
         self._hashes: deque[int] = deque(maxlen=_REMEMBERED)
 
     def note(self, event: Event) -> None:
+        """*event* is being delivered."""
         self._hashes.append(hash(event.to_json()))
         self.next_seq = event.seq + 1
 
@@ -151,7 +152,7 @@ class _Delivered:
         return events[self.next_seq - events[0].seq :]
 
 
-async def _source(backend: Backend, session_id: str, stored: Stored, delivered: _Delivered) -> _Source:
+async def _source(backend: Backend, session_id: str, stored: Stored, delivered: Delivered) -> _Source:
     location = stored.location
     if location is not None and location.endswith(tuple(LOG_NAMES.values())):
         tail = LogTail(
@@ -182,7 +183,7 @@ class _TailSource:
 class _PolledSource:
     """Any backend, asked again and again for what comes after the last event."""
 
-    def __init__(self, backend: Backend, session_id: str, delivered: _Delivered) -> None:
+    def __init__(self, backend: Backend, session_id: str, delivered: Delivered) -> None:
         self._backend = backend
         self._session_id = session_id
         self._delivered = delivered

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from contextlib import aclosing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sessionstore import SessionNotFoundError, SessionStore
+from sessionstore.backends.files import OsFiles
 from sessionstore.backends.memory import MemoryBackend
-from sessionstore.follow import FollowError, follow
+from sessionstore.follow import Delivered, FollowError, follow
+from sessionstore.tail import LogTail
 from tests.cli.logs import Log
 from tests.paths import REPO
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
-    from pathlib import Path
 
     from sessionstore import Event
 
@@ -81,12 +87,12 @@ async def test_a_follower_sees_what_is_stored_and_then_what_comes(tmp_path: Path
         await session.flush()
         async with Follower(tmp_path) as follower:
             assert await follower.seqs(1) == [0]
-            for number in range(50):
+            for number in range(12):
                 session.append("note/plain", {"number": number})
                 await session.flush()
-            events = await take(follower.events, 50)
-            assert [event.seq for event in events] == list(range(1, 51))
-            assert [event.to_dict()["data"] for event in events] == [{"number": number} for number in range(50)]
+            events = await take(follower.events, 12)
+            assert [event.seq for event in events] == list(range(1, 13))
+            assert [event.to_dict()["data"] for event in events] == [{"number": number} for number in range(12)]
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -232,6 +238,88 @@ async def test_a_log_that_was_replaced_ends_it(tmp_path: Path) -> None:
         assert "another log" in str(error)
 
 
+async def test_a_torn_frame_that_is_cut_and_written_over_is_read_again(tmp_path: Path) -> None:
+    """Half a compressed frame is waited for; a resume cuts it and the follower sees what came instead."""
+    pytest.importorskip("zstandard")
+    async with SessionStore(tmp_path, compression="zstd") as first:
+        session = await first.create("demo", cwd="/srv/project")
+        session.append("turn/start", TURN)
+        await session.flush()
+        session.append("note/lost", {"text": "x" * 500})
+        await session.flush()
+    (path,) = tmp_path.glob("*/demo/session.jsonl.zstd")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])
+    async with Follower(tmp_path) as follower:
+        assert await follower.seqs(1) == [0]
+        waiting = asyncio.ensure_future(anext(follower.events))
+        done, _ = await asyncio.wait([waiting], timeout=5 * QUICK)
+        assert not done
+        async with SessionStore(tmp_path) as second:
+            session = await second.resume("demo")
+            session.append("note/after", {"n": 1})
+            await session.flush()
+            stored = [event.type for event in await second.read_from("demo", 1)]
+            seen = [await waiting, *await take(follower.events, len(stored) - 1)]
+            assert [event.type for event in seen] == stored
+            assert stored[-2:] == ["turn/end", "note/after"]
+
+
+async def test_a_broken_frame_ends_it(tmp_path: Path) -> None:
+    """A flipped byte in a frame is damage: what stands before it was delivered, the seq is named."""
+    pytest.importorskip("zstandard")
+    async with SessionStore(tmp_path, compression="zstd") as store:
+        session = await store.create("demo", cwd="/srv/project")
+        for number in range(4):
+            session.append("note/plain", {"number": number, "text": "some text to compress"})
+            await session.flush()
+        (path,) = tmp_path.glob("*/demo/session.jsonl.zstd")
+        frames = path.read_bytes().split(b"\x28\xb5\x2f\xfd")
+        broken = bytearray(path.read_bytes())
+        async with Follower(tmp_path) as follower:
+            assert await follower.seqs(4) == [0, 1, 2, 3]
+        broken[len(broken) - len(frames[-1]) - 8] ^= 0xFF
+        path.write_bytes(broken)
+        async with Follower(tmp_path) as follower:
+            assert await follower.seqs(2) == [0, 1]
+            assert (await follower.failure()).seq == 2
+
+
+async def test_a_gap_within_a_frame_ends_it_with_the_seq(tmp_path: Path) -> None:
+    """A frame that decodes well can still hold the wrong lines; those before the gap are delivered once."""
+    pytest.importorskip("zstandard")
+    from sessionstore.backends.jsonl.frames import encode_frame
+
+    rows = lines(simple(6))
+    path = simple(1).save(tmp_path)
+    path.unlink()
+    path = path.with_name("session.jsonl.zstd")
+    path.write_bytes(encode_frame(rows[0]) + encode_frame(rows[1]))
+    async with Follower(tmp_path) as follower:
+        assert await follower.seqs(1) == [0]
+        with path.open("ab") as file:
+            file.write(encode_frame(rows[2] + rows[3] + rows[5]))
+        assert await follower.seqs(2) == [1, 2]
+        error = await follower.failure()
+        assert error.seq == 3
+        assert "expected event 3, found 4" in str(error)
+
+
+@pytest.mark.slow
+async def test_a_line_longer_than_a_read_is_put_together(tmp_path: Path) -> None:
+    """One event may be larger than what is read at a time, and half of it is still waited for."""
+    log = simple(2)
+    log.add("note/long", {"text": "x" * 3_000_000})
+    log.add("note/plain", {})
+    path = log.save(tmp_path)
+    whole = path.read_bytes()
+    async with Follower(tmp_path) as follower:
+        path.write_bytes(whole[:2_000_000])
+        assert await follower.seqs(2) == [0, 1]
+        path.write_bytes(whole)
+        assert await follower.seqs(2) == [2, 3]
+
+
 async def test_a_salvage_ends_it(tmp_path: Path) -> None:
     """A real repair of the followed log ends the follower with the seq to go on from."""
     log = simple(6)
@@ -257,6 +345,88 @@ async def test_a_deleted_session_ends_it(tmp_path: Path) -> None:
         path.unlink()
         with pytest.raises(SessionNotFoundError):
             await take(follower.events, 1)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 4)),
+        st.tuples(st.just("row"), st.integers(1, 5)),
+        st.tuples(st.just("half"), st.integers(1, 60)),
+        st.tuples(st.just("cut"), st.just(0)),
+        st.tuples(st.just("blank"), st.just(0)),
+        st.tuples(st.just("take back"), st.integers(1, 3)),
+        st.tuples(st.just("look"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(STEPS)
+def test_whatever_a_writer_does_each_event_comes_once(steps: list[tuple[str, int]]) -> None:
+    """Appends, packed rows, half lines, cut tails, blank lines and batches taken back and repeated, looked at anywhen."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "session.jsonl"
+        path.write_bytes(lines(simple(1))[0])
+        tail = LogTail(OsFiles(), str(path), "demo", compressed=False)
+        tail.open(len(path.read_bytes()), 0)
+        seen: list[Event] = []
+        delivered = Delivered("demo", 0)
+
+        def look() -> None:
+            for _ in range(3):
+                for event in delivered.fresh(tail.poll()):
+                    delivered.note(event)
+                    seen.append(event)
+
+        written: list[bytes] = []  # whole lines behind the header
+        count = 0
+        half = b""
+        for what, number in steps:
+            if what in {"append", "row"} and half:
+                what, number = "cut", 0
+            if what == "append":
+                for _ in range(number):
+                    written.append(b'{"type":"note/plain","seq":%d,"time":%d,"data":{}}\n' % (count, 1000 + count))
+                    count += 1
+            elif what == "row":
+                texts = json.dumps([f"t{count + k}" for k in range(number)])
+                gaps = json.dumps([0] * (number - 1))
+                written.append(
+                    b'{"type":"text-chunks","seq0":%d,"time0":1,"data":{"turn":1,"step":1,"index":0,"dt":%b,"texts":%b}}\n'
+                    % (count, gaps.encode(), texts.encode())
+                )
+                count += number
+            elif what == "half":
+                half = b'{"type":"note/never","seq":%d,"time":1,"data":{"text":"xxxxxxxxxxxxxxxx"}}' % count
+                half = half[:number]
+            elif what == "cut":
+                half = b""
+            elif what == "blank" and not half:
+                written.append(b"\n")
+            elif what == "take back":  # a failed write: the same lines come again
+                whole = path.read_bytes()
+                shorter = b"".join(written[: max(0, len(written) - number)])
+                with path.open("r+b") as file:
+                    file.truncate(len(whole[: whole.index(b"\n") + 1]) + len(shorter))
+                look()
+            with path.open("r+b") as file:
+                file.write(header_and(written) + half)
+                file.truncate()
+            if what == "look":
+                look()
+        with path.open("r+b") as file:
+            file.write(header_and(written))
+            file.truncate()
+        look()
+        tail.close()
+        assert [event.seq for event in seen] == list(range(count))
+
+
+def header_and(written: list[bytes]) -> bytes:
+    """A log of these lines."""
+    return lines(simple(1))[0] + b"".join(written)
 
 
 async def test_there_is_nothing_to_follow_without_a_session(tmp_path: Path) -> None:

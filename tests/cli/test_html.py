@@ -10,6 +10,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ BARE = [(tag, attributes) for tag, attributes in Page(page_of("plain")).tags if 
 HOSTILE = st.lists(st.sampled_from(["</script>", "<script>", "<!--", "-->", "]]>", "&lt;", '"', "'", "\\", "\u2028", "\ud83d", "\x00", "x", "<img src=x onerror=alert(1)>"]), max_size=6).map("".join)  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(HOSTILE)
 def test_no_text_changes_the_structure_of_the_page(text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt  # rich needs it, so it is there
@@ -38,6 +39,7 @@ def html_in(text: str) -> list[str]:
     return [token.content for token in [*tokens, *inline] if token.type in {"html_block", "html_inline"}]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(SOUP, SOUP, SOUP)
 @example("", "- ```\n  x\n  ```\nafter <b>", "")

@@ -90,6 +90,7 @@ def test_redacting_again_changes_nothing(text: str) -> None:
     assert redact_text(once) == once
 
 
+@pytest.mark.slow
 def test_long_text_is_redacted_in_linear_time() -> None:
     """A megabyte without a blank must not take a square of its length: it is bounded by comparing two sizes."""
 

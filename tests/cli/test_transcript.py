@@ -271,6 +271,7 @@ def distorted(draw: st.DrawFn) -> list[Event]:
     return found
 
 
+@pytest.mark.slow
 @given(distorted())
 def test_no_payload_can_break_a_transcript(events: list[Event]) -> None:
     """Whatever shape a plugin or an old release gave its payloads, every rendering comes out."""

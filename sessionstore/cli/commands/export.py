@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -111,19 +112,19 @@ def _header(header: dict[str, Json], *, secrets: bool) -> dict[str, Json]:
 
 @contextlib.contextmanager
 def _opened(output: Path | None, *, force: bool) -> Generator[BinaryIO]:
-    """Where to write; a file is not overwritten unless asked, and a failed export leaves none behind."""
+    """Where to write.  A file appears whole or not at all, and replaces another only when asked to."""
     if output is None or str(output) == "-":
         sys.stdout.flush()
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    if output.exists() and not force:
+        raise click.UsageError(f"{output} exists; --force overwrites it")
+    part = output.with_name(f".{output.name}.{os.getpid()}.part")
     try:
-        file = output.open("wb" if force else "xb")
-    except FileExistsError as error:
-        raise click.UsageError(f"{output} exists; --force overwrites it") from error
-    try:
-        with file:
+        with part.open("xb") as file:
             yield file
+        part.replace(output)
     except BaseException:
-        output.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise
