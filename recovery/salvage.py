@@ -105,6 +105,8 @@ def _plan(found: Found, scan: ScanResult, session_id: str | None, cwd: str | Non
         for each in found.strays
         if fate != "found" or each.header is not header
     ]
+    if found.header is not None and fate != "kept":
+        extra.append(Quarantined(found.header.offset, found.header.length, "a header that names another session"))
     mended = mend(pieces, found.junk, created_at=header.created_at, begin=begin)
     forks: list[SalvageFork] = []
     for branch in branches:
@@ -193,14 +195,13 @@ def _header(
 ) -> tuple[Header, HeaderFate, int]:
     """The header, what became of it, and the byte behind it."""
     first = found.header
-    if first is not None:
-        begin = first.offset + first.length + 1
-        if session_id is None or first.header.id == session_id:
-            return first.header, "kept", begin
-        return _renamed(first, session_id), "rebuilt", begin
+    if first is not None and session_id in (None, first.header.id):
+        return first.header, "kept", first.offset + first.length + 1
     stray = next((each for each in found.strays if session_id in (None, each.header.id)), None)
     if stray is not None:
         return stray.header, "found", 0
+    if first is not None and session_id is not None:
+        return _renamed(first, session_id), "rebuilt", first.offset + first.length + 1
     if session_id is None:
         raise RefusedError("the header is lost, and with it the session's id")
     if not pieces:

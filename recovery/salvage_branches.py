@@ -21,7 +21,7 @@ from sessionstore.recovery.closers import payload_of
 from sessionstore.recovery.format import TURN_END
 from sessionstore.recovery.salvage_find import Piece
 
-__all__ = ["Part", "Path", "Segment", "Strung", "choose_path", "drop_garbled", "string_together", "unpack"]
+__all__ = ["Part", "Path", "Segment", "Strung", "choose_path", "drop_garbled", "split", "string_together", "unpack"]
 
 _SEARCHED: Final = 64
 """How many segments a row that overlaps is compared with."""
@@ -192,7 +192,7 @@ def drop_garbled(strung: Strung) -> list[Segment]:
     """Take out the segments of one record that stand in the place of the record that is missing there.
 
     Such a record's seq is what was damaged: it must neither fork the log nor leave a hole of a billion events.
-    It stays where its seq fits exactly between two others.
+    It stays where its seq continues another record and nothing else has it.
     """
     if len(strung.segments) < 2:
         return []
@@ -227,7 +227,20 @@ def _next_of_many(strung: Strung) -> list[int | None]:
 def _is_garbled(segment: Segment, before: int, after: int, covered: _Cover) -> bool:
     piece = segment.pieces[0]
     room = before < after and not covered.touches(before, after, but=segment)
-    return room and not before <= piece.seq < after and not covered.fits(segment)
+    if not room or before <= piece.seq < after or covered.continues(segment):
+        return False
+    # Where nobody else has its seq, and others stand behind, it may as well be a record that was moved.
+    return not covered.has_place_for(segment) or _one_digit_off(piece.seq, before, after)
+
+
+def _one_digit_off(seq: int, before: int, after: int) -> bool:
+    """Whether a change of one digit makes *seq* one of the missing ones."""
+    digits = str(seq)
+    return any(
+        before <= int(digits[:at] + digit + digits[at + 1 :]) < after
+        for at in range(len(digits))
+        for digit in "0123456789"
+    )
 
 
 class _Cover:
@@ -246,10 +259,15 @@ class _Cover:
         own = 1 if but.start < stop and but.end > start else 0
         return count - own > 0
 
-    def fits(self, segment: Segment) -> bool:
-        """Whether it stands exactly between two others, or behind the last of them."""
-        joined = segment.start in self._end_set or segment.start == 0
-        return joined and (segment.end in self._start_set or segment.end == self._ends[-1])
+    def continues(self, segment: Segment) -> bool:
+        """Whether it stands where nothing else does, right behind or in front of another."""
+        joined = segment.start == 0 or segment.start in self._end_set or segment.end in self._start_set
+        return joined and not self.touches(segment.start, segment.end, but=segment)
+
+    def has_place_for(self, segment: Segment) -> bool:
+        """Whether it stands in a hole in front of others."""
+        last = self._ends[-1] if self._ends[-1] != segment.end else self._ends[-2]
+        return segment.end < last and not self.touches(segment.start, segment.end, but=segment)
 
 
 class _Best(Struct):

@@ -43,6 +43,7 @@ MAX_LOST: Final = 100_000
 MAX_LOST_WITHOUT_BYTES: Final = 1_000
 """Most of them where no bytes are missing, so that nothing but a number says that there were events."""
 
+_ROUNDS: Final = 3
 _UNANSWERED: Final = "its call was not answered in what is left"
 _Maker: TypeAlias = "Callable[[int], Event | None]"
 
@@ -87,12 +88,22 @@ def mend(pieces: Sequence[Piece], junk: Junk, *, created_at: int, begin: int) ->
     Raises:
         RefusedError: more is lost than may be filled, or an event is of a retired form.
     """
-    mender = _Mender(pieces, junk, created_at, begin)
-    return mender.run()
+    # A replacement that does not stand takes nothing out of the history, so holes under it must be filled after all.
+    distrusted: set[int] = set()
+    for _ in range(_ROUNDS):
+        mender = _Mender(pieces, junk, created_at, begin, distrusted)
+        mended = mender.run()
+        if mender.fallen <= distrusted:
+            return mended
+        distrusted |= mender.fallen
+    everything = {piece.seq for piece in pieces if b'"replace"' in piece.line}
+    return _Mender(pieces, junk, created_at, begin, everything).run()
 
 
 class _Mender:
-    def __init__(self, pieces: Sequence[Piece], junk: Junk, created_at: int, begin: int) -> None:
+    def __init__(self, pieces: Sequence[Piece], junk: Junk, created_at: int, begin: int, distrusted: set[int]) -> None:
+        self.fallen: set[int] = set()
+        self._distrusted = distrusted
         self._pieces = pieces
         self._junk = junk
         self._at = begin  # the byte behind the last record
@@ -147,7 +158,9 @@ class _Mender:
 
     def _is_orphan(self, event: Event) -> bool:
         """Whether the damage took the call of this result away; where nothing is lost it was like that before."""
-        return self._state.dirty and call_of(payload_of(event)) not in self._state.calls
+        if not self._state.dirty or call_of(payload_of(event)) in self._state.calls:
+            return False
+        return self._ahead is None or not self._ahead.is_replaced(event.seq)
 
     def _commit(self, event: Event, change: Change | None) -> None:
         if change is not None:
@@ -164,6 +177,8 @@ class _Mender:
         self._result.kept += piece.count
 
     def _reject(self, piece: Piece, index: int, reason: str) -> None:
+        if b'"replace"' in piece.line:
+            self.fallen.add(piece.seq)
         self._result.quarantined.append(Quarantined(piece.offset, piece.length, reason))
         gap = _Gap(piece.seq, piece.next, piece.offset, piece.length, reason)
         self._at = max(self._at, piece.end)
@@ -202,7 +217,7 @@ class _Mender:
 
     def _fill(self, gap: _Gap, index: int) -> None:
         if self._ahead is None:
-            self._ahead = Ahead(self._pieces)
+            self._ahead = Ahead(self._pieces, self._distrusted)
         self._state.dirty = True
         named = [seq for seq in range(gap.start, gap.stop) if seq in self._ahead.named]
         room = gap.stop - gap.start - len(named)
@@ -256,11 +271,13 @@ class _Mender:
         ends_step = step is not None and (ends_turn or (moves and found.step != step))
         before: list[_Need] = []
         after: list[_Need] = []
-        silent = ahead.is_replaced(gap.start) or ahead.is_replaced(gap.stop - 1)
+        silent = ahead.is_under(gap.start, gap.stop)
         calls = found.calls
-        if turn is not None and not silent:
-            stays = step is not None and not ends_step
-            before += self._lost_message(gap, ahead, calls if stays else [], ends=ends_step or (stays and found.ends))
+        if turn is not None:
+            before += self._lost_answers(gap, ahead, turn)
+        if turn is not None and step is not None and not silent:
+            ends = ends_step or found.ends
+            before += self._lost_message(gap, ahead, [] if ends_step else calls, (turn, step), ends=ends)
         if ends_step and turn is not None and step is not None:
             before.append(_boundary("step/end", state, turn, step))
         if ends_turn and turn is not None:
@@ -273,17 +290,24 @@ class _Mender:
                 after += self._message(gap, ahead, [], calls, (found.turn, found.step))
         return before, after
 
-    def _lost_message(self, gap: _Gap, ahead: Ahead, calls: list[Mapping[str, Json]], *, ends: bool) -> list[_Need]:
-        """The message of the open step, if it was lost here, and the answers that were."""
+    def _lost_answers(self, gap: _Gap, ahead: Ahead, turn: int) -> list[_Need]:
+        """The answers to calls that are not to come any more, as long as the calls stay in the history."""
         state = self._state
-        turn, step = state.work.turn, state.work.step
-        needs = [
-            self._answer(call, turn or 1) for call in state.calls.values() if not ahead.answers(call.call_id, gap.stop)
-        ]
+        if ahead.is_replaced(state.asked_at):
+            return []
+        return [self._answer(call, turn) for call in state.calls.values() if not ahead.answers(call.call_id, gap.stop)]
+
+    def _lost_message(
+        self, gap: _Gap, ahead: Ahead, calls: list[Mapping[str, Json]], place: tuple[int, int], *, ends: bool
+    ) -> list[_Need]:
+        """The message of the open step, if it was lost here."""
+        state = self._state
+        if any(ahead.answers(call_id, gap.stop) for call_id in state.calls):
+            return []  # the calls of the message before it are still being answered
         blocks = [state.blocks[key] for key in sorted(state.blocks)] if ends or calls else []
-        if turn is not None and step is not None and (calls or (blocks and not state.has_message)):
-            needs += self._message(gap, ahead, blocks, calls, (turn, step))
-        return needs
+        if not calls and (not blocks or state.has_message):
+            return []
+        return self._message(gap, ahead, blocks, calls, place)
 
     def _message(
         self, gap: _Gap, ahead: Ahead, blocks: list[Json], calls: list[Mapping[str, Json]], place: tuple[int, int]

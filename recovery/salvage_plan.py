@@ -12,7 +12,7 @@ from sessionstore.recovery.findings import Finding, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["MadeEvent", "Quarantined", "SalvageFork", "SalvagePlan"]
+__all__ = ["HeaderFate", "MadeEvent", "Quarantined", "SalvageFork", "SalvagePlan", "describe_plan"]
 
 HeaderFate = Literal["kept", "found", "rebuilt"]
 """What becomes of the header: it stood where it belongs, stood elsewhere in the log, or was lost and is made anew."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -39,6 +40,7 @@ class Progress:
         self.work = OpenWork()
         self.origin = Origin()
         self.calls: dict[str, PendingCall] = {}
+        self.asked_at = 0  # the seq of the message that asked for them
         self.doubt: set[str] = set()
         self.blocks: dict[int, Json] = {}
         self.streamed: list[range] = []
@@ -72,6 +74,7 @@ class Progress:
             case "assistant/chunk":
                 self._note_chunk(event)
             case "assistant/message":
+                self.asked_at = event.seq
                 self._note_message(payload_of(event))
             case "tool/call":
                 call_id = payload_of(event).get("callId")
@@ -135,8 +138,10 @@ class Prospect(Struct):
 class Ahead:
     """What is known beforehand of all the records: which results, replacements and boundaries are still to come."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[Piece], distrusted: AbstractSet[int] = frozenset()) -> None:
+        """*distrusted* are the seqs of replacements that will not stand."""
         self._pieces = pieces
+        self._distrusted = distrusted
         self.named: dict[int, Event | None] = {}
         """Seqs that a replacement names, with the replacement where that is a tool result."""
         self._results: dict[str, list[int]] = {}
@@ -157,16 +162,23 @@ class Ahead:
             op = event.surface_op
         except InvalidEventError:
             return
-        if isinstance(op, Replace) and max(op.start, op.end) < event.seq:
-            is_result = event.type == "tool/result"
-            for seq in (op.start, op.end):
-                self.named.setdefault(seq, event if is_result else None)
+        if not isinstance(op, Replace) or max(op.start, op.end) >= event.seq or event.seq in self._distrusted:
+            return
+        is_result = event.type == "tool/result"
+        for seq in (op.start, op.end):
+            self.named.setdefault(seq, event if is_result else None)
+        if not is_result:
             ranges.append((min(op.start, op.end), max(op.start, op.end)))
 
     def is_replaced(self, seq: int) -> bool:
-        """Whether a later replacement takes the place of what stands around *seq*."""
+        """Whether a later replacement takes the place of what stands at *seq*."""
         at = bisect_left(self._ends, seq)
         return at < len(self._starts) and self._starts[at] <= seq
+
+    def is_under(self, start: int, stop: int) -> bool:
+        """Whether a later replacement takes the place of what stands on both sides of the hole from *start* to *stop*."""
+        at = bisect_left(self._ends, stop)
+        return at < len(self._starts) and self._starts[at] < start
 
     def answers(self, call_id: str, seq: int) -> bool:
         """Whether a result of that call is still to come from *seq* on, before history moves on."""
@@ -178,18 +190,20 @@ class Ahead:
         return until == len(self._breaks) or results[at] < self._breaks[until]
 
     def look(self, index: int, known_calls: Mapping[str, PendingCall]) -> Prospect:
-        """What the records from *index* on say, up to the next hole."""
+        """What the records from *index* on say, up to the next hole; calls are followed beyond it."""
         found = Prospect()
-        searching = True
+        searching, beyond = True, False
         for at in range(index, len(self._pieces)):
             piece = self._pieces[at]
             if at > index and piece.seq != self._pieces[at - 1].next:
-                break
-            if not found.known and at - index < _FAR:
+                if not found.calls:
+                    break  # the next hole may have held the message
+                beyond = True
+            if not beyond and not found.known and at - index < _FAR:
                 _place(found, piece)
             if searching:
                 searching = _weigh_call(found, piece, known_calls)
-            if not searching and (found.known or at - index >= _FAR):
+            if not searching and (beyond or found.known or at - index >= _FAR):
                 break
         return found
 

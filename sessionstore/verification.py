@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sessionstore.backends.base import SalvageReport, Stored
     from sessionstore.eventlog import EventLog
 
-__all__ = ["Deviation", "VerifyReport", "verify_stored"]
+__all__ = ["MAX_DEVIATIONS", "Deviation", "VerifyReport", "find_deviations", "verify_stored"]
 
 MAX_DEVIATIONS: Final = 100
 """How many deviating events a report lists; ``deviating`` counts all of them."""
