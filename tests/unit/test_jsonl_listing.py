@@ -168,6 +168,14 @@ async def test_header_that_is_too_long_for_a_list(root: str) -> None:
     assert (await backend.read("s1")).scan.verdict is Verdict.CLEAN
 
 
+def test_long_hole_in_front_of_the_log(root: str) -> None:
+    """A megabyte of NULs where the header was is damage while something stands behind it, else an empty log."""
+    put(root, "s1", b"\0" * (MAX_HEADER + 5) + b"\n" + LOG)
+    assert only(root).status == "damaged"
+    put(root, "s1", b"\0" * (MAX_HEADER - 5))
+    assert only(root).status == "empty"
+
+
 def test_one_merged_frame(root: str) -> None:
     """A compressed log that somebody rewrote as one frame is listed as well as any."""
     from sessionstore.backends.jsonl.frames import encode_frame
@@ -206,7 +214,8 @@ def test_what_is_no_session_is_no_row(root: str) -> None:
     os.mkdir(os.path.join(project, "empty"))
     put(root, "unborn", b"", name="session.lock")
     put(root, "unborn", LOG, name="session.tmp-0123456789abcdef")
-    os.makedirs(os.path.join(root, ".trash", "1-0", "s9"))
+    os.makedirs(os.path.join(root, ".trash", "1-0"))
+    os.rename(os.path.dirname(put(root, "s9", log("s9"))), os.path.join(root, ".trash", "s9"))
     assert list(rows(root)) == ["s1"]
 
 

@@ -16,6 +16,7 @@ from msgspec import structs
 from sessionstore.backends.files import OsFiles
 from sessionstore.backends.jsonl import JsonlBackend, reading
 from sessionstore.backends.jsonl.frames import encode_frame
+from sessionstore.backends.jsonl.lock import SessionLock
 from sessionstore.backends.jsonl.lookup import find_session
 from sessionstore.backends.paths import ZSTD_NAME
 from sessionstore.errors import (
@@ -266,6 +267,21 @@ async def test_log_that_changes_under_the_reader_is_read_again(root: str) -> Non
     found = await JsonlBackend(root, files=Repaired()).read("s1")
     assert found.scan.verdict is Verdict.CLEAN
     assert found.torn is None
+
+
+async def test_writer_who_comes_while_the_log_is_read(root: str) -> None:
+    """A cut line that a writer who came meanwhile may still be writing is no finding."""
+    put(root, "s1", LOG + b'{"type":"us')
+    lock = SessionLock(OsFiles(), os.path.join(os.path.dirname(put_path(root)), "session.lock"), "s1", now=lambda: 0)
+
+    class Joined(CountingFiles):
+        def pread(self, fd: int, length: int, offset: int) -> bytes:
+            lock.acquire()
+            return super().pread(fd, length, offset)
+
+    found = await JsonlBackend(root, files=Joined()).read("s1")
+    lock.release()
+    assert (found.writer, found.scan.verdict) == ("live", Verdict.CLEAN)
 
 
 async def test_log_that_never_rests_is_read_at_last(root: str) -> None:
