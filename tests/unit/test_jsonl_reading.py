@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 import tempfile
@@ -280,7 +281,7 @@ async def test_writer_who_comes_while_the_log_is_read(root: str) -> None:
             return super().pread(fd, length, offset)
 
     found = await JsonlBackend(root, files=Joined()).read("s1")
-    lock.release()
+    await asyncio.to_thread(lock.release)
     assert (found.writer, found.scan.verdict) == ("live", Verdict.CLEAN)
 
 
