@@ -188,6 +188,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        # Since Python 3.12 there is a timeout, and it would be over before a worker thread gets any real time.
+        await super().shutdown_default_executor()
+
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run *main* in virtual time."""
