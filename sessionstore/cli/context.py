@@ -176,9 +176,9 @@ async def inspect_session(store: SessionStore, wanted: str) -> Inspection:
     return inspection
 
 
-def followed(inspection: Inspection, what: str) -> Iterator[Event]:
-    """The events of *inspection*, with progress where there are many."""
-    return tracked(inspection.events, len(inspection.events), what)
+def followed(inspection: Inspection, what: str, *, quiet: bool = False) -> Iterator[Event]:
+    """The events of *inspection*, with progress where there are many; *quiet* while they go to the same terminal."""
+    return iter(inspection.events) if quiet else tracked(inspection.events, len(inspection.events), what)
 
 
 def load_transcript(inspection: Inspection, *, secrets: bool, results: bool) -> Transcript:

@@ -25,7 +25,18 @@ if TYPE_CHECKING:
 
     from sessionstore.transcript.text import Line, Style
 
-__all__ = ["UNWRAPPED", "complain", "emit_json", "json_text", "out", "print_lines", "tracked", "waiting", "write_text"]
+__all__ = [
+    "UNWRAPPED",
+    "complain",
+    "emit_json",
+    "json_text",
+    "out",
+    "print_lines",
+    "safe_json",
+    "tracked",
+    "waiting",
+    "write_text",
+]
 
 _T = TypeVar("_T")
 
@@ -47,7 +58,7 @@ _STYLES: Final[dict[Style, str]] = {
 }
 # What JSON leaves as it is and a terminal or a reader of right-to-left text would act on.
 _RAW_CONTROLS: Final = re.compile(
-    "[\\x7f-\\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f\ud800-\udfff]"
+    "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f\ud800-\udfff]"
 )
 _MANY: Final = 20_000
 
@@ -124,7 +135,12 @@ def json_text(value: object, *, indent: int | None = 2) -> str:
     """*value* (JSON values or Structs) as JSON text in which nothing acts on a terminal; every JSON parser reads it."""
     plain = msgspec.to_builtins(value)
     separators = (",", ":") if indent is None else None
-    return _RAW_CONTROLS.sub(_escape, json.dumps(plain, ensure_ascii=False, indent=indent, separators=separators))
+    return safe_json(json.dumps(plain, ensure_ascii=False, indent=indent, separators=separators))
+
+
+def safe_json(text: str) -> str:
+    """JSON text as it was written, but for characters that a terminal would act on: they become escapes."""
+    return _RAW_CONTROLS.sub(_escape, text)
 
 
 def _escape(match: re.Match[str]) -> str:

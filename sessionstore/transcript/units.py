@@ -23,7 +23,8 @@ def moment(epoch_ms: int | None, zone: tzinfo | None = None, *, seconds: bool = 
 
 def clock(epoch_ms: int, zone: tzinfo | None = None) -> str:
     """The time of day of an event."""
-    return moment(epoch_ms, zone)[11:] or moment(epoch_ms, zone)
+    shown = moment(epoch_ms, zone)
+    return shown if shown.endswith(" ms") else shown[11:]
 
 
 def duration(ms: int | None) -> str:

@@ -195,8 +195,16 @@ def test_a_terminal_gets_styles_and_its_own_width_and_nothing_from_the_log(tmp_p
     assert "\u241b]0;pwned\u2407\u241b[2J\\u202e" in plain
     shown = plain[plain.index("── Turn 1") :]
     assert max(cell_len(line) for line in shown.splitlines()) <= 60
-    raw = in_terminal("--root", str(tmp_path), "export", "demo", "--format", "jsonl")
-    assert "\x1b" not in OURS.sub("", raw)
+    log.events[1]["data"]["content"][0]["text"] = "\x9b2J"  # a control character that JSON leaves as it is
+    (stored,) = tmp_path.glob("*/*/session.jsonl")
+    stored.write_bytes(log.text())
+    for arguments in (("export", "demo", "--format", "jsonl"), ("show", "demo", "--raw")):
+        raw = OURS.sub("", in_terminal("--root", str(tmp_path), *arguments))
+        assert not set(raw) & set("\x1b\x9b")
+        assert '"text":"\\u009b2J"' in raw.replace("\r\n", "")
+    target = tmp_path / "out.jsonl"
+    in_terminal("--root", str(tmp_path), "export", "demo", "--format", "jsonl", "-o", str(target))
+    assert target.read_bytes() == log.text()
 
 
 def test_the_completion_script_works_in_bash(tmp_path: Path) -> None:

@@ -215,6 +215,15 @@ def test_sub_calls_stand_below_their_call() -> None:
     }
 
 
+def test_an_event_with_a_number_that_cannot_be_read_is_mentioned() -> None:
+    """Its bytes stay in the log, and the transcript goes on behind it."""
+    odd = b'{"type":"plugin/odd","seq":0,"time":1,"data":{"n":1e999}}'
+    after = b'{"type":"turn/start","seq":1,"time":2,"data":{"turn":1}}'
+    transcript = build_transcript("x", [Event.from_json(odd), Event.from_json(after)])
+    assert [entry.label for entry in transcript.entries] == ["plugin/odd", "Turn 1"]
+    assert "cannot be read" in transcript.entries[0].note
+
+
 def test_statistics_add_up() -> None:
     """Bytes by type are those of the events, and the turns' figures sum to the session's."""
     events = events_of(demo())

@@ -21,7 +21,7 @@ from sessionstore.cli.context import (
     run_async,
     session_argument,
 )
-from sessionstore.cli.terminal import json_text
+from sessionstore.cli.terminal import json_text, safe_json
 from sessionstore.lossless import encode
 from sessionstore.transcript.html import render_html
 from sessionstore.transcript.markdown import render_markdown
@@ -70,15 +70,19 @@ def export(
             return await inspect_session(store, session_id)
 
     inspection = run_async(work())
-    pieces = _pieces(inspection, form, minor=minor, secrets=secrets, results=hide_results)
+    terminal = output is None and sys.stdout.isatty()
+    pieces = _pieces(inspection, form, minor=minor, secrets=secrets, results=hide_results, terminal=terminal)
     with _opened(output, force=force) as file:
         for piece in pieces:
             file.write(piece)
 
 
-def _pieces(inspection: Inspection, form: str, *, minor: bool, secrets: bool, results: bool) -> Iterator[bytes]:
+def _pieces(
+    inspection: Inspection, form: str, *, minor: bool, secrets: bool, results: bool, terminal: bool
+) -> Iterator[bytes]:
     if form == "jsonl":
-        yield from _jsonl(inspection, secrets=secrets, results=results)
+        for row in _jsonl(inspection, secrets=secrets, results=results, terminal=terminal):
+            yield (safe_json(row.decode("utf-8", "backslashreplace")).encode() if terminal else row) + b"\n"
         return
     transcript = load_transcript(inspection, secrets=secrets, results=results)
     if form == "md":
@@ -90,20 +94,19 @@ def _pieces(inspection: Inspection, form: str, *, minor: bool, secrets: bool, re
         yield json_text(transcript).encode() + b"\n"
 
 
-def _jsonl(inspection: Inspection, *, secrets: bool, results: bool) -> Iterator[bytes]:
-    """The log as lines.  Bytes that came from the log go out as they came, unless asked otherwise or to a terminal."""
-    events = followed(inspection, "Exporting")
+def _jsonl(inspection: Inspection, *, secrets: bool, results: bool, terminal: bool) -> Iterator[bytes]:
+    """The log as lines, without newlines.  Bytes that came from the log go out as they came, unless asked otherwise."""
+    events = followed(inspection, "Exporting", quiet=terminal)
     if secrets or results:
         if inspection.header is not None:
-            yield encode(_header(inspection.header.to_dict(), secrets=secrets)) + b"\n"
+            yield encode(_header(inspection.header.to_dict(), secrets=secrets))
         for value in public_events(events, secrets=secrets, results=results):
-            yield encode(value) + b"\n"
+            yield encode(value)
         return
     if inspection.header is not None:
-        yield inspection.header.to_json() + b"\n"
-    safe = sys.stdout.isatty()
+        yield inspection.header.to_json()
     for event in events:
-        yield (json_text(event.to_dict(), indent=None).encode() if safe else event.to_json()) + b"\n"
+        yield event.to_json()
 
 
 def _header(header: dict[str, Json], *, secrets: bool) -> dict[str, Json]:

@@ -19,7 +19,7 @@ from sessionstore.cli.context import (
     run_async,
     session_argument,
 )
-from sessionstore.cli.terminal import emit_json, json_text, print_lines, write_text
+from sessionstore.cli.terminal import emit_json, json_text, print_lines, safe_json, write_text
 from sessionstore.transcript.redact import public_events
 from sessionstore.transcript.text import View, render_text
 
@@ -61,8 +61,8 @@ def show(
 
     inspection = run_async(work())
     if raw:
-        events = _of_turns(followed(inspection, "Reading"), turns) if turns else followed(inspection, "Reading")
-        for line in raw_lines(events, secrets=secrets, results=hide_results):
+        events = followed(inspection, "Reading", quiet=sys.stdout.isatty())
+        for line in raw_lines(_of_turns(events, turns) if turns else events, secrets=secrets, results=hide_results):
             write_text(line + "\n")
         return
     transcript = load_transcript(inspection, secrets=secrets, results=hide_results)
@@ -85,9 +85,10 @@ def raw_lines(events: Iterable[Event], *, secrets: bool, results: bool) -> Itera
         for value in public_events(events, secrets=secrets, results=results):
             yield json_text(value, indent=None)
         return
-    safe = sys.stdout.isatty()
+    terminal = sys.stdout.isatty()
     for event in events:
-        yield json_text(event.to_dict(), indent=None) if safe else event.to_json().decode("utf-8", "backslashreplace")
+        line = event.to_json().decode("utf-8", "backslashreplace")
+        yield safe_json(line) if terminal else line
 
 
 def _of_turns(events: Iterable[Event], turns: tuple[int, ...]) -> Iterable[Event]:
