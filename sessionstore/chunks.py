@@ -32,6 +32,7 @@ __all__ = [
     "pack_chunk_runs",
     "parse_row",
     "read_delta",
+    "unpack_rows",
 ]
 
 MIN_RUN: Final = 3
@@ -383,6 +384,15 @@ def decode_storage_record(line: bytes, types: EventTypes | None = None) -> list[
     if kind in ROW_TYPES:
         return list(parse_row(line).events())
     return [Event.from_json(line, types)]
+
+
+def unpack_rows(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The same log with one event per line: packed rows are taken apart, all other lines go as they are."""
+    for line in lines:
+        if b"-chunks" in line and line_type(line) in ROW_TYPES:
+            yield from (event.to_json() for event in parse_row(line).events())
+        else:
+            yield line
 
 
 class _Typed(Struct, gc=False):

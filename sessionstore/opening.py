@@ -105,8 +105,9 @@ async def recover(backend: Backend, session_id: str, *, salvage: SalvageReport |
         if header is None:  # no verdict that passes lacks one
             raise SessionStoreError(f"session {session_id!r} was read without a header")
         plan = await settle(plan_repair, stored.scan)  # a long open turn is a long read
-        nothing_to_do = plan.empty and stored.torn is None
-        report = RepairReport() if nothing_to_do else await writer.repair(stored, plan)
+        # Also where there is nothing to mend: what a killed process wrote last may be in the page cache only, and
+        # from now on it counts as durable.
+        report = await writer.repair(stored, plan)
         if salvage is not None and salvage.changed:
             report = structs.replace(report, salvage=salvage)
     except BaseException:

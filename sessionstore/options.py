@@ -37,6 +37,7 @@ def check_options(
     batch_window_ms: object,
     batch_bytes: object,
     max_pending_bytes: object,
+    pack_chunks: object,
     clock: object,
     new_id: object,
     invariants: object,
@@ -57,6 +58,7 @@ def check_options(
         batch_bytes=_whole("batch_bytes", batch_bytes),
         max_pending_bytes=_whole("max_pending_bytes", max_pending_bytes),
         durability=_choice("durability", durability, get_args(Durability)),
+        pack_chunks=_choice("pack_chunks", pack_chunks, (True, False)),
     )
     if not isinstance(checkers, Iterable):
         raise TypeError(f"checkers is an iterable of functions of an event, got {type(checkers).__name__}")
@@ -89,8 +91,8 @@ def _whole(name: str, value: object) -> int:
     return value
 
 
-def _choice(name: str, value: object, allowed: tuple[str, ...]) -> Any:  # noqa: ANN401 - one of a Literal
-    if value not in allowed:
+def _choice(name: str, value: object, allowed: tuple[object, ...]) -> Any:  # noqa: ANN401 - one of a Literal
+    if not any(value is choice or (isinstance(choice, str) and value == choice) for choice in allowed):
         raise ValueError(f"{name} is one of {', '.join(map(repr, allowed))}, got {value!r}")
     return value
 

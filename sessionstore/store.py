@@ -71,6 +71,7 @@ class SessionStore:
         batch_window_ms: how long the first waiting event waits for company.
         batch_bytes: how many waiting bytes start a batch at once.
         max_pending_bytes: how many bytes may wait before append raises :class:`PendingLimitError`.
+        pack_chunks: write runs of token deltas as one line each; off, every event has a line of its own.
         lock_dir: a local folder for the locks, where the root's file system has none.
         clock: returns epoch ms; stamps events and headers.
         new_id: makes session and message ids; by default time-ordered UUIDs.
@@ -93,6 +94,7 @@ class SessionStore:
         batch_window_ms: float = 200,
         batch_bytes: int = 262_144,
         max_pending_bytes: int = 67_108_864,
+        pack_chunks: bool = True,
         lock_dir: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
         new_id: Callable[[], str] | None = None,
@@ -107,6 +109,7 @@ class SessionStore:
             batch_window_ms=batch_window_ms,
             batch_bytes=batch_bytes,
             max_pending_bytes=max_pending_bytes,
+            pack_chunks=pack_chunks,
             clock=clock,
             new_id=new_id,
             invariants=invariants,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from msgspec import Struct
 
 from sessionstore.backends.base import Batch
-from sessionstore.chunks import line_type
+from sessionstore.chunks import line_type, unpack_rows
 from sessionstore.errors import PendingLimitError, StoreClosedError
 from sessionstore.recovery.format import MAX_BATCH_TEXT, TURN_END
 from sessionstore.tasks import outlast
@@ -44,13 +44,15 @@ class Policy(Struct, frozen=True, kw_only=True):
     """When to write: one window in seconds from the first waiting event, or *batch_bytes* of them.
 
     *durability* says what is fsynced: ``"batch"`` every batch, ``"flush"`` only barriers, ``"none"`` nothing.
-    *max_pending_bytes* bounds what may wait in memory.
+    *max_pending_bytes* bounds what may wait in memory.  Without *pack_chunks* every event is written on a line of
+    its own.
     """
 
     window: float = 0.2
     batch_bytes: int = 262_144
     max_pending_bytes: int = 67_108_864
     durability: Durability = "batch"
+    pack_chunks: bool = True
 
 
 class Counters(Struct):
@@ -274,7 +276,10 @@ class WriteBehind:
 
     def _make_batch(self, first_seq: int, next_seq: int, lines: Iterable[bytes]) -> Batch:
         log = self._session._log
-        return Batch(first_seq, next_seq, split_parts(lines), lambda: log.lines(0, next_seq))
+        if self._policy.pack_chunks:
+            return Batch(first_seq, next_seq, split_parts(lines), lambda: log.lines(0, next_seq))
+        parts = split_parts(unpack_rows(lines))
+        return Batch(first_seq, next_seq, parts, lambda: unpack_rows(log.lines(0, next_seq)))
 
     def _put_back(self) -> None:
         """After a write that raised: whatever the writer does not have waits again, in front."""
