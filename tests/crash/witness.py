@@ -29,6 +29,7 @@ class Witness:
         self.running: set[str] = set()  # tools that run
         self.started: set[str] = set()  # tools that ever ran
         self.operations: list[str] = []  # file operations that have begun and not finished
+        self.touched = False  # whether this child has done anything to a file
         self.published = False
         self.resuming = False
         self.refused: str | None = None
@@ -46,6 +47,7 @@ class Witness:
             self.published = self.published or self.acknowledged > 0
         elif kind == "B":
             self.operations.append(rest)
+            self.touched = True
         elif kind == "F":
             if self.operations.pop() != rest:
                 raise AssertionError(f"{rest} finished, but it had not begun")
@@ -67,13 +69,14 @@ class Witness:
         self.operations.clear()
         self.running.clear()
         self.resuming = True
+        self.touched = False
         self.refused = None
 
     def moment(self) -> str:
         """In which class of moments the child died, as far as what it said last can tell."""
-        if self.operations and self.resuming:
+        if self.touched and self.resuming:
             return "repair"
-        if self.operations and not self.published:
+        if self.touched and not self.published:
             return "publication"
         if self.operations and self.operations[-1] == "write":
             return "write"
