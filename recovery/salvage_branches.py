@@ -227,10 +227,13 @@ def _next_of_many(strung: Strung) -> list[int | None]:
 def _is_garbled(segment: Segment, before: int, after: int, covered: _Cover) -> bool:
     piece = segment.pieces[0]
     room = before < after and not covered.touches(before, after, but=segment)
-    if not room or before <= piece.seq < after or covered.continues(segment):
+    if not room or before <= piece.seq < after:
         return False
-    # Where nobody else has its seq, and others stand behind, it may as well be a record that was moved.
-    return not covered.has_place_for(segment) or _one_digit_off(piece.seq, before, after)
+    sides = covered.sides(segment)
+    if sides == 2:
+        return False
+    # Where nobody else has its seq it may as well be a record that was moved, unless one digit explains it.
+    return _one_digit_off(piece.seq, before, after) or not (sides == 1 or covered.has_place_for(segment))
 
 
 def _one_digit_off(seq: int, before: int, after: int) -> bool:
@@ -259,10 +262,11 @@ class _Cover:
         own = 1 if but.start < stop and but.end > start else 0
         return count - own > 0
 
-    def continues(self, segment: Segment) -> bool:
-        """Whether it stands where nothing else does, right behind or in front of another."""
-        joined = segment.start == 0 or segment.start in self._end_set or segment.end in self._start_set
-        return joined and not self.touches(segment.start, segment.end, but=segment)
+    def sides(self, segment: Segment) -> int:
+        """On how many sides it continues another or is continued; 0 where another has its seqs."""
+        if self.touches(segment.start, segment.end, but=segment):
+            return 0
+        return (segment.start == 0 or segment.start in self._end_set) + (segment.end in self._start_set)
 
     def has_place_for(self, segment: Segment) -> bool:
         """Whether it stands in a hole in front of others."""

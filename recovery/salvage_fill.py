@@ -171,17 +171,21 @@ class _Mender:
         self._state.observe(event)
 
     def _keep(self, piece: Piece) -> None:
-        self._at = max(self._at, piece.end)
+        self._pass(piece)
         self._result.lines.append(piece.line)
         self._result.events += piece.count
         self._result.kept += piece.count
+
+    def _pass(self, piece: Piece) -> None:
+        """Go on behind the record and its line end."""
+        self._at = max(self._at, piece.end + (not piece.loose))
 
     def _reject(self, piece: Piece, index: int, reason: str) -> None:
         if b'"replace"' in piece.line:
             self.fallen.add(piece.seq)
         self._result.quarantined.append(Quarantined(piece.offset, piece.length, reason))
         gap = _Gap(piece.seq, piece.next, piece.offset, piece.length, reason)
-        self._at = max(self._at, piece.end)
+        self._pass(piece)
         self._count(gap, piece.length)
         self._fill(gap, index + 1)
 

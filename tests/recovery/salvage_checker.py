@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sessionstore.chunks import parse_row
 from sessionstore.events import Event
 from sessionstore.recovery.closers import interrupted_turn_closers, payload_of
 from sessionstore.recovery.findings import Verdict
 from sessionstore.recovery.lines import EMPTINESS
-from sessionstore.recovery.records import BOM, Defect, read_header, read_record
+from sessionstore.recovery.records import BOM, Defect, read_record
 from sessionstore.recovery.salvage import salvage
-from sessionstore.recovery.salvage_plan import SalvagePlan
 from sessionstore.recovery.scan import ScanResult, scan_log
 from sessionstore.surface import fold_surface
 from sessionstore.vocabulary import SURFACE_TYPES
+
+if TYPE_CHECKING:
+    from sessionstore.recovery.salvage_plan import SalvagePlan
 
 __all__ = ["check_salvaged", "history_faults", "joined"]
 
@@ -77,7 +79,7 @@ def _check_nothing_vanishes(damaged: bytes, result: SalvagePlan, scan: ScanResul
     """Every line is in the result or in a fork, or its bytes are listed as left out."""
     shown = {line for lines in (result.lines, *(fork.lines for fork in result.forks)) for line in lines}
     out = sorted((q.offset, q.offset + q.length) for q in result.quarantined)
-    rows = {seq for seq in range(len(scan.log))}
+    rows = set(range(len(scan.log)))
     offset = 0
     for line in damaged.split(b"\n"):
         body = line.removeprefix(BOM).strip(EMPTINESS) if not offset else line.strip(EMPTINESS)
@@ -152,19 +154,29 @@ def _answered(data: Mapping[str, Any]) -> str:
 def _check_survivors(original: Sequence[Event], damaged: bytes, result: SalvagePlan, scan: ScanResult) -> None:
     """An event whose line is untouched, and whose seq no other intact line claims, is there under its seq."""
     claims: dict[int, set[bytes]] = {}
+    order: list[int] = []
     for line in damaged.split(b"\n"):
         for seq, body in _members(line.strip(EMPTINESS)):
             claims.setdefault(seq, set()).add(body)
+            order.append(seq)
+    alone = {seq for before, seq, after in _neighbours(order) if before != seq - 1 and after != seq + 1}
+    garbled = any("its seq does not continue" in each.reason for each in result.quarantined)
     made = {event.seq: event for event in result.made}
     for event in original:
         text = event.to_json()
         if claims.get(event.seq) != {text}:
             continue
+        if garbled and event.seq in alone:
+            continue  # stands in another's place: nobody can tell it from a record with a garbled seq
         assert event.seq < len(scan.log), f"seq {event.seq} ({event.type}) is gone"
         if scan.log.event(event.seq).to_json() != text:
             assert event.seq in made
             # Only what breaks a rule of the surface or of the history may lose its place.
             assert event.type in SURFACE_TYPES, f"seq {event.seq} ({event.type}) lost its place: {made[event.seq]}"
+
+
+def _neighbours(order: list[int]) -> Iterable[tuple[int, int, int]]:
+    return zip([-2, *order], order, [*order[1:], -2], strict=False)
 
 
 def _members(body: bytes) -> Iterable[tuple[int, bytes]]:
