@@ -10,10 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from concurrent.futures import Future
+from functools import cache
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
+from sessionstore.tasks import outlast
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 __all__ = ["settle"]
 
@@ -28,25 +32,20 @@ async def settle(fn: Callable[[*_Ts], _T], *args: *_Ts, abandoned: Callable[[_T]
     ``CancelledError`` (with what *fn* raised as its cause).  The result is lost then: *abandoned*, if given, is
     called with it, in a worker too, to release what it owns; an error of *abandoned* becomes the cause.
     """
-    work, cancelled = await _outlast(fn, *args)
+    work, cancelled = await _settled(fn, *args)
     if cancelled is None:
         return work.result()
-    cause = None if work.cancelled() else work.exception()
-    if cause is None and not work.cancelled() and abandoned is not None:
-        release, _ = await _outlast(abandoned, work.result())
-        cause = None if release.cancelled() else release.exception()
+    cause = work.exception()
+    if cause is None and abandoned is not None:
+        release, _ = await _settled(abandoned, work.result())
+        cause = release.exception()
     raise cancelled from cause
 
 
-async def _outlast(fn: Callable[[*_Ts], _T], *args: *_Ts) -> tuple[asyncio.Future[_T], asyncio.CancelledError | None]:
-    """The finished future of ``fn(*args)``, and the first cancellation that came while it ran."""
-    from aiofiles.os import wrap  # noqa: PLC0415  # a program that only handles events never needs it
-
-    loop = asyncio.get_running_loop()
-    # Not the task below: asyncio.run cancels every task at its end, and a task of the executor that is cancelled
-    # looks finished while its thread goes on.
-    work: asyncio.Future[_T] = loop.create_future()
-    begun = threading.Lock()  # taken once: by the worker that runs fn, or by the loop when fn will never run
+async def _settled(fn: Callable[[*_Ts], _T], *args: *_Ts) -> tuple[Future[_T], asyncio.CancelledError | None]:
+    """The outcome of ``fn(*args)``, and the first cancellation that came before it was there."""
+    outcome: Future[_T] = Future()
+    begun = threading.Lock()  # taken by the worker that runs fn, or here when none ever will
 
     def run() -> None:
         if not begun.acquire(blocking=False):
@@ -54,36 +53,46 @@ async def _outlast(fn: Callable[[*_Ts], _T], *args: *_Ts) -> tuple[asyncio.Futur
         try:
             result = fn(*args)
         except BaseException as error:  # noqa: BLE001  # all of it belongs to the caller
-            _tell(loop, work.set_exception, error)
+            outcome.set_exception(error)
         else:
-            _tell(loop, work.set_result, result)
+            outcome.set_result(result)
 
-    task: asyncio.Future[None] = asyncio.ensure_future(wrap(run)())
     cancelled: asyncio.CancelledError | None = None
-    while not work.done():
+    # Usually one turn.  A cancellation takes work that no worker has begun out of the queue: it goes there again.
+    while not begun.locked():
         try:
-            watched: list[asyncio.Future[_T] | asyncio.Future[None]] = [work] if task.done() else [work, task]
-            await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            await _hop()(run)
         except asyncio.CancelledError as error:
             cancelled = cancelled or error
-        if task.done() and not work.done() and begun.acquire(blocking=False):
-            _never_ran(task, work)
-    return work, cancelled
+        except RuntimeError as error:  # the executor takes no more work
+            if begun.acquire(blocking=False):
+                outcome.set_exception(error)
+    if not outcome.done():
+        later = await _until_done(outcome)
+        cancelled = cancelled or later
+    return outcome, cancelled
 
 
-_A = TypeVar("_A")
+@cache
+def _hop() -> Callable[[Callable[[], None]], Awaitable[None]]:
+    """Runs a function in a worker thread."""
+    from aiofiles.os import wrap  # noqa: PLC0415  # a program that only handles events never needs it
+
+    def call(run: Callable[[], None]) -> None:
+        run()
+
+    return wrap(call)
 
 
-def _tell(loop: asyncio.AbstractEventLoop, setter: Callable[[_A], None], outcome: _A) -> None:
-    # A loop that was closed meanwhile has nobody left who waits.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(setter, outcome)
+async def _until_done(outcome: Future[_T]) -> asyncio.CancelledError | None:
+    """Wait for *outcome*, through cancellations, on a future that the end of ``asyncio.run`` does not cancel."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
 
+    def tell(_: Future[_T]) -> None:
+        # A loop that was closed meanwhile has nobody left who waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(done.set_result, None)
 
-def _never_ran(task: asyncio.Future[None], work: asyncio.Future[_T]) -> None:
-    """*task* ended before a worker began: it was cancelled from outside, or the executor takes no more work."""
-    if task.cancelled():
-        work.cancel()
-        return
-    error = task.exception()
-    work.set_exception(error if error is not None else RuntimeError("the worker pool dropped the work"))
+    outcome.add_done_callback(tell)
+    return await outlast(done)

@@ -124,10 +124,11 @@ def test_the_end_of_asyncio_run_waits() -> None:
     assert order == ["main ended", "caller ended"]
 
 
-def test_work_that_never_began_is_not_waited_for() -> None:
-    """With every worker busy, work that asyncio.run cancels before it began is dropped and never runs."""
+def test_work_that_waits_for_a_worker_is_done_all_the_same() -> None:
+    """With every worker busy, work that asyncio.run cancels before it began is still done before its end."""
     busy = Gate()
     waiting = Gate()
+    waiting.open.set()
 
     async def outer() -> None:
         loop = asyncio.get_running_loop()
@@ -142,7 +143,26 @@ def test_work_that_never_began_is_not_waited_for() -> None:
 
     asyncio.run(outer())
     assert busy.finished
-    assert not waiting.entered.is_set()
+    assert waiting.finished
+
+
+async def test_work_is_done_once_however_often_it_is_cancelled() -> None:
+    """Work that a cancellation takes out of the queue goes there again, and runs one time."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    busy = Gate()
+    runs: list[int] = []
+    first = asyncio.ensure_future(settle(busy.work))
+    await _entered(busy)
+    second = asyncio.ensure_future(settle(runs.append, 1))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        second.cancel()
+    busy.open.set()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    await first
+    assert runs == [1]
 
 
 async def test_an_executor_that_was_shut_down_is_an_error() -> None:
