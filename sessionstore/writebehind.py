@@ -125,7 +125,7 @@ class WriteBehind:
         self._timer: asyncio.TimerHandle | None = None
         self._due = False  # a batch is wanted as soon as the current one is done
         self._running: asyncio.Task[None] | None = None  # the background batch
-        self._barrier: asyncio.Task[None] | None = None  # the flush that everybody shares
+        self._barrier: asyncio.Future[bool] | None = None  # the flush that everybody shares
         self._write: asyncio.Future[None] | None = None  # done when the write in progress has settled
 
     # --- the session's side -------------------------------------------------------------------------------------
@@ -207,18 +207,45 @@ class WriteBehind:
         if self.forked:
             raise StoreClosedError(_FORKED, session_id=self._session.id)
         self._counters.flushes += 1
-        barrier = self._barrier
-        if barrier is None:
-            barrier = self._barrier = self._loop.create_task(self._drain())
+        while (barrier := self._barrier) is not None:
+            if await self._follow(barrier):
+                return self.durable_seq
+        await self._lead()
+        return self.durable_seq
+
+    async def _lead(self) -> None:
+        """Drain, in the caller's own task (a task more would cost the loop as much again), for all who flush now."""
+        barrier = self._barrier = self._loop.create_future()
+        try:
+            await self._drain()
+        except asyncio.CancelledError:
+            barrier.set_result(False)
+            await self._settled()
+            self._rearm()
+            raise
+        except BaseException as error:
+            barrier.set_exception(error)
+            barrier.exception()  # looked at, also where nobody follows
+            raise
+        barrier.set_result(True)
+
+    async def _follow(self, barrier: asyncio.Future[bool]) -> bool:
+        """Wait for another caller's drain; ``False`` when that caller was cancelled and somebody has to go on."""
         try:
             await asyncio.wait({barrier})
         except asyncio.CancelledError:
-            barrier.add_done_callback(_look_at)
-            if self._write is not None:
-                await outlast(self._write)
+            await self._settled()
             raise
-        barrier.result()
-        return self.durable_seq
+        return barrier.result()
+
+    async def _settled(self) -> None:
+        if self._write is not None:
+            await outlast(self._write)
+
+    def _rearm(self) -> None:
+        """What a cancelled drain left waits for a window, like events that have just come."""
+        if self._session._unwritten and self._timer is None and not self._due and not self._loop.is_closed():
+            self._timer = self._loop.call_later(self._policy.window, self._expired)
 
     async def _drain(self) -> None:
         sync = self._policy.durability != "none"
@@ -249,8 +276,12 @@ class WriteBehind:
                 await self._writer.append(batch, sync=sync)
         except BaseException as error:
             self._put_back()
-            if isinstance(error, Exception):
-                self._note_failure(error)
+            # A cancelled caller has waited for the write all the same, and its failure is the cause.
+            failure = error if isinstance(error, Exception) else error.__cause__
+            if isinstance(failure, Exception):
+                self._note_failure(failure)
+            elif batch is not None and self._writer.next_seq == batch.next_seq:
+                self._note_success(batch, synced=sync)
             raise
         finally:
             self._in_flight = 0
@@ -373,9 +404,3 @@ class WriteBehind:
         self._refusal = _FORKED
         self._session._wake_at = 0
         self._writer.after_fork()
-
-
-def _look_at(task: asyncio.Task[None]) -> None:
-    """Nobody waits for this any more; an error is noted where it happened."""
-    if not task.cancelled():
-        task.exception()

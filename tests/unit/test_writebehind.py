@@ -444,15 +444,14 @@ def test_a_write_whose_outcome_was_swallowed_is_not_repeated() -> None:
         rig = Rig()
         rig.append(2)
         rig.backend.gate = asyncio.Event()
-        rig.behind.flush_task = asyncio.create_task(rig.behind.flush())  # type: ignore[attr-defined]
+        flush = asyncio.create_task(rig.behind.flush())
         await turns()
-        barrier = rig.behind._barrier
-        assert barrier is not None
-        barrier.cancel()  # as asyncio.run does to every task at its end
+        flush.cancel()
         await turns()
         rig.backend.gate.set()
         with pytest.raises(asyncio.CancelledError):
-            await rig.behind.flush_task  # type: ignore[attr-defined]
+            await flush
+        assert rig.behind.durable_seq == 2
         rig.append()
         assert await rig.behind.flush() == 3
         assert rig.batches == [(0, 2), (2, 3)]
