@@ -8,7 +8,7 @@ appended directly, or by somebody else, are seen too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import UNSET, Struct
 
@@ -19,6 +19,7 @@ from sessionstore.opaque import plain
 from sessionstore.progress import Progress, last_turn
 from sessionstore.recovery.closers import unanswered_result
 from sessionstore.recovery.format import TURN_END, TURN_START
+from sessionstore.vocabulary import AssistantChunk
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from sessionstore.events import Event
+    from sessionstore.messages import StreamChunk
     from sessionstore.session import Session
 
 __all__ = ["Recorder", "Step", "Turn"]
@@ -265,8 +267,13 @@ class Step:
 
     def chunk(self, chunk: JsonLike) -> Event:
         """Append one piece of the model's stream.  Raises as :meth:`Session.append`."""
-        data = {**self._place(), "chunk": plain(chunk) if isinstance(chunk, Struct) else chunk}
-        event = self._session.append("assistant/chunk", data)
+        # Once per token: a Struct goes as it is, the session checks it either way.
+        if isinstance(chunk, Struct):
+            event = self._session.append(
+                AssistantChunk(turn=self._turn.number, step=self._number, chunk=cast("StreamChunk", chunk))
+            )
+        else:
+            event = self._session.append("assistant/chunk", {**self._place(), "chunk": chunk})
         self._chunks.append(event.seq)
         return event
 
