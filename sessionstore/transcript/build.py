@@ -6,17 +6,17 @@ log, a log too large to hold, and one that is still growing.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from sessionstore.errors import InvalidEventError
 from sessionstore.messages import ReasoningDelta, TextDelta
 from sessionstore.transcript.access import integer, items, lookup, mapping, text
 from sessionstore.transcript.content import failure_text, fragments, read_result, read_usage, speaker
-from sessionstore.transcript.model import Entry, EntryKind, Outcome, Span, ToolUse, Transcript, Turn, Usage
+from sessionstore.transcript.model import Entry, EntryKind, Span, ToolUse, Transcript, Turn, Usage
 from sessionstore.transcript.notices import describe
 from sessionstore.transcript.stream import Stream
+from sessionstore.transcript.tools import ToolBook
 from sessionstore.vocabulary import AssistantChunk
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["TranscriptBuilder", "build_transcript"]
 
 _Data = Mapping[str, object]
-_RECOVERED: Final[dict[str, Outcome]] = {"TOOL_OUTCOME_UNKNOWN": "unknown", "TOOL_NOT_STARTED": "not-started"}
 
 
 def build_transcript(
@@ -62,8 +61,7 @@ class TranscriptBuilder:
             self.transcript.seed_length = header.seed_length
         self._turn: Turn | None = None
         self._step: Span | None = None
-        self._tools: dict[str, ToolUse] = {}
-        self._subcalls: dict[str, ToolUse] = {}
+        self._tools = ToolBook()
         self._operation: _Data = {}
         self._stream = Stream()
         self._chunk_usage = False
@@ -194,10 +192,7 @@ class TranscriptBuilder:
     def _close_step(self, time: int) -> None:
         self._flush_stream()
         self._chunk_usage = False
-        for tool in self._tools.values():
-            if tool.outcome == "running":
-                tool.outcome = "unanswered"
-        self._tools.clear()
+        self._tools.close()
         if self._step is not None:
             self._step.end = max(time, self._step.start)
             self._step = None
@@ -301,71 +296,45 @@ class TranscriptBuilder:
 
     # -- tools -----------------------------------------------------------------
 
-    def _use(self, event: Event, call_id: str, name: str, arguments: str) -> ToolUse:
+    def _use(self, event: Event, call_id: str, name: str, arguments: str) -> tuple[Entry, ToolUse]:
         tool = ToolUse(call_id=call_id, name=name, arguments=arguments)
-        self._add(event, "tool", tool=tool)
-        self._tools[call_id] = tool
+        entry = self._add(event, "tool")
+        self._tools.enter(entry, tool)
         if self._turn is not None:
             self._turn.tools += 1
-        return tool
+        return entry, tool
 
     def _tool_call(self, event: Event, data: _Data) -> None:
-        call_id, name = text(data.get("callId")), text(data.get("name"))
-        tool = self._tools.get(call_id)
-        if tool is None or tool.call_seq is not None:
-            tool = self._use(event, call_id, name, text(data.get("arguments")))
+        call_id, arguments = text(data.get("callId")), text(data.get("arguments"))
+        tool = self._tools.awaiting_start(call_id)
+        if tool is None:
+            _, tool = self._use(event, call_id, text(data.get("name")), arguments)
         tool.call_seq, tool.started = event.seq, event.time
-        tool.arguments = text(data.get("arguments")) or tool.arguments
+        tool.arguments = arguments or tool.arguments
 
     def _tool_result(self, event: Event, data: _Data) -> None:
         result = read_result(data)
         if self._operation:
-            self._prune(event, result.call_id)
+            self._tools.prune(result.call_id, event.seq)
             return
-        tool = self._tools.get(result.call_id)
-        if tool is None:
-            tool = self._use(event, result.call_id, "(unknown call)", "")
-        tool.result_seq, tool.ended, tool.result, tool.error = event.seq, event.time, result.content, result.error
-        plain: Outcome = "error" if result.failed or result.error else "ok"
-        tool.outcome = _RECOVERED.get(result.error or "", plain)
+        entry = self._tools.awaiting_result(result.call_id)
+        if entry is None or entry.tool is None:
+            entry, tool = self._use(event, result.call_id, "(unknown call)", "")
+        else:
+            tool = entry.tool
+        self._tools.answer(entry, tool, result, event)
         if tool.failed and self._turn is not None:
             self._turn.failures += 1
-        if result.recovered:
-            self._mark_recovered(tool)
-
-    def _mark_recovered(self, tool: ToolUse) -> None:
-        for entry in reversed(self.transcript.entries):
-            if entry.tool is tool:
-                entry.flags.append("recovered")
-                return
-
-    def _prune(self, event: Event, call_id: str) -> None:
-        for entry in reversed(self.transcript.entries):
-            if entry.tool is not None and entry.tool.call_id == call_id:
-                entry.tool.pruned_seq = event.seq
-                return
 
     def _subcall_start(self, event: Event, data: _Data) -> None:
-        tool = ToolUse(
-            call_id=text(data.get("subCallId")),
-            name=text(data.get("name")),
-            arguments=_as_text(data.get("arguments")),
-            call_seq=event.seq,
-            started=event.time,
-        )
-        self._subcalls[tool.call_id] = tool
-        parent = self._tools.get(text(data.get("parentCallId")))
-        if parent is not None:
-            parent.children.append(tool)
-        else:
-            self._add(event, "tool", tool=tool)
+        self._stranger(event, self._tools.dispatch(data, event))
 
     def _subcall_end(self, event: Event, data: _Data) -> None:
-        if text(data.get("subCallId")) not in self._subcalls:
-            self._subcall_start(event, data)
-        tool = self._subcalls[text(data.get("subCallId"))]
-        tool.result_seq, tool.ended, tool.result = event.seq, event.time, fragments(data.get("content"))
-        tool.outcome = "error" if data.get("isError") is True else "ok"
+        self._stranger(event, self._tools.dispatched(data, event))
+
+    def _stranger(self, event: Event, tool: ToolUse | None) -> None:
+        if tool is not None:
+            self._add(event, "tool", tool=tool)
 
     # -- the rest ------------------------------------------------------------
 
@@ -405,7 +374,3 @@ def _headline(entry: Entry) -> str:
         if line:
             return line if len(line) <= 100 else line[:99] + "…"
     return ""
-
-
-def _as_text(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -192,6 +192,23 @@ def test_messages_of_old_logs_are_read() -> None:
         assert word in text
 
 
+def test_a_result_that_comes_after_its_step_finds_its_call() -> None:
+    """It is late, and still the result of that call."""
+    log = Log()
+    log.begin("hi")
+    log.steps()
+    log.call("c", "run", {})
+    log.done()
+    log.steps()
+    log.result("c", "late")
+    log.result("c", "later", failed=True)
+    log.done()
+    log.end()
+    transcript = transcript_of(log)
+    uses = [entry.tool for entry in transcript.entries if entry.tool is not None]
+    assert [(use.name, use.outcome) for use in uses] == [("run", "ok"), ("(unknown call)", "error")]
+
+
 def test_sub_calls_stand_below_their_call() -> None:
     """What a program dispatched is part of the call that ran it, and counted among the tools."""
     log = Log()
