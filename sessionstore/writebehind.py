@@ -392,9 +392,9 @@ class WriteBehind:
 
     def write_at_exit(self) -> None:
         """Write what waits without an event loop.  Raises as :meth:`Writer.append_now`."""
+        self.refuse("the interpreter is exiting")  # first: what came after the last write would be lost in silence
         first_seq, next_seq = self._writer.next_seq, self._session.seq
         if first_seq < next_seq:
-            self.refuse("the interpreter is exiting")
             self._writer.append_now(
                 self._make_batch(first_seq, next_seq, self._session._log.lines(first_seq, next_seq))
             )
