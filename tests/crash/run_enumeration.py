@@ -1,0 +1,320 @@
+"""Enumerate crashes: every moment of every life of a store, and the images that a power cut could leave of each.
+
+    python -m tests.crash.run_enumeration [--images 100000] [--seed 5] [--jobs 2]
+
+An image is counted when a store has opened it and every promise was checked on it; of the moments of one protocol
+that could leave the same image under the same promises, one counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import random
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import TYPE_CHECKING, Final, Literal
+
+from msgspec import Struct, field, structs
+
+from sessionstore import SessionStoreError
+from tests.crash.checks import check
+from tests.crash.disk import Disk
+from tests.crash.enumeration import Choice, images
+from tests.crash.mutants import MUTANTS
+from tests.crash.promises import BrokenPromiseError, Inline, Outcome, Promise, Setup
+from tests.crash.workloads import (
+    Crash,
+    Life,
+    Workload,
+    batches,
+    deleting,
+    exiting,
+    fault_at,
+    forking,
+    resuming,
+    robbed,
+    streaming,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tests.crash.disk import Fault
+
+__all__ = ["PROTOCOLS", "Enumeration", "Protocol", "Tally", "enumerate_crashes", "no_threads"]
+
+MODES: Final = ("once", "dead", "lies", "short")
+EXAMPLES: Final = 3
+
+
+class Tally(Struct):
+    """What was seen of one protocol: file operations in front of which it could die, moments that differed, images."""
+
+    operations: int = 0
+    moments: int = 0
+    images: int = 0
+    acked: int = 0
+    outcomes: dict[Outcome, int] = field(default_factory=dict)
+    broken: dict[str, int] = field(default_factory=dict)
+    examples: list[str] = field(default_factory=list)
+
+    def note(self, kind: str, example: str) -> None:
+        """Count a broken promise."""
+        self.broken[kind] = self.broken.get(kind, 0) + 1
+        if len(self.examples) < EXAMPLES:
+            self.examples.append(example)
+
+
+class Protocol(Struct, frozen=True, kw_only=True):
+    """What is enumerated, and *then* what: nothing more, another life after each image, or after each kill.
+
+    With *faults* each file operation fails, in every run another one.  *share* is how many images are opened per
+    moment, in hundredths of the limit.
+    """
+
+    name: str
+    workload: Workload
+    setup: Setup = Setup()
+    then: Literal["nothing", "power cut", "kill"] = "nothing"
+    faults: bool = False
+    share: int = 100
+    make: type[Disk] = Disk
+
+
+class Enumeration:
+    """Enumerates one protocol, at most *limit* images per moment.  Prints nothing."""
+
+    def __init__(
+        self, protocol: Protocol, loop: asyncio.AbstractEventLoop, *, seed: int, limit: int, block: int = 128
+    ) -> None:
+        self.tally = Tally()
+        self._protocol = protocol
+        self._loop = loop
+        self._seed = seed
+        self._limit = max(2, limit * protocol.share // 100)
+        self._block = block
+        self._seen: set[tuple[bytes, tuple[Promise, ...]]] = set()
+
+    def go(self, *, every: int = 1) -> Tally:
+        """All of it.  With *every* above 1 only that part of the second lives and of the faults."""
+        protocol = self._protocol
+        life = self._first_life()
+        if protocol.faults:
+            for mode in MODES:
+                for number in range(1 + self._seed % every, life.disk.operations + 1, every):
+                    self._try_all(self._first_life(fault_at(number, mode)), f"{mode} {number}")
+        elif protocol.then == "power cut":
+            for number, (crash, whole) in enumerate(list(self._try_all(life, ""))):
+                if number % every == 0:
+                    self._second_life(crash, whole, _kept(whole, self._loop, protocol.setup), f"cut {number}")
+        elif protocol.then == "kill":
+            for number, crash in enumerate(life.crashes):
+                if number % every == 0:
+                    self._second_life(crash, crash.disk.clone(), (), f"kill {number}")
+        else:
+            self._try_all(life, "")
+        return self.tally
+
+    def _first_life(self, fault: Callable[[int, str], Fault | None] | None = None) -> Life:
+        disk = self._protocol.make(self._block)
+        disk.mkdir("/disk")
+        disk._make_names_durable(disk._directory("/"))
+        disk.operations = 0
+        disk.fault = fault
+        life = Life(disk, self._protocol.setup)
+        self._loop.run_until_complete(life.live(self._protocol.workload))
+        return life
+
+    def _second_life(self, crash: Crash, disk: Disk, kept: tuple[bytes, ...], label: str) -> None:
+        promises = [structs.replace(promise, kept=kept) for promise in crash.promises]
+        life = Life(disk, self._protocol.setup, *promises)
+        self._loop.run_until_complete(life.live(resuming))
+        self._try_all(life, f"{label} at {crash.moment}, then")
+
+    def _try_all(self, life: Life, label: str) -> list[tuple[Crash, Disk]]:
+        """Open every image of every moment of *life*; those that keep every promise, as they were before."""
+        good: list[tuple[Crash, Disk]] = []
+        self.tally.operations += life.operations
+        for crash in life.crashes:
+            rng = random.Random(f"{self._seed} {self._protocol.name} {label} {crash.moment}")
+            self.tally.moments += 1
+            for choice in images(crash.disk, rng, self._limit):
+                image = choice.of(crash.disk)
+                key = (image.digest(), crash.promises)
+                if key in self._seen:
+                    continue
+                self._seen.add(key)
+                whole = image.clone()
+                if self._open(image, crash, choice, f"{self._protocol.name}: {label} {crash.moment}: {choice}"):
+                    good.append((crash, whole))
+        return good
+
+    def _open(self, image: Disk, crash: Crash, choice: Choice, label: str) -> bool:
+        tally, setup = self.tally, self._protocol.setup
+        promises = crash.promises
+        stale = choice.stale(crash.disk)
+        if stale == "end" or setup.durability == "flush":
+            promises = tuple(structs.replace(each, doubt="damage") for each in promises)
+        elif stale == "text":
+            promises = tuple(structs.replace(each, doubt="stale text") for each in promises)
+        tally.images += 1
+        tally.acked += sum(promise.acked for promise in promises)
+        try:
+            outcomes = self._loop.run_until_complete(check(image, promises, setup, thorough=tally.images % 4 == 0))
+        except BrokenPromiseError as broken:
+            tally.note(broken.kind, f"{label}: {broken}")
+            return False
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported with the image that brought it about
+            tally.note(type(error).__name__, f"{label}: {type(error).__name__}: {error}")
+            return False
+        for outcome in outcomes:
+            tally.outcomes[outcome] = tally.outcomes.get(outcome, 0) + 1
+        return True
+
+
+def _kept(image: Disk, loop: asyncio.AbstractEventLoop, setup: Setup) -> tuple[bytes, ...]:
+    """The bytes that a resume of session ``s`` on *image* puts into quarantine."""
+
+    async def resume() -> None:
+        store = setup.open(disk)
+        with contextlib.suppress(SessionStoreError):
+            await store.resume("s")
+        await store.aclose()
+
+    disk = image.clone()
+    loop.run_until_complete(resume())
+    return tuple(data for path, data in disk.tree().items() if ".jsonl.cut-" in path and data is not None)
+
+
+@contextlib.contextmanager
+def no_threads() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop on which the store's blocking work is done at once, and a silent logger."""
+    logger = logging.getLogger("sessionstore")
+    before, logger.disabled = logger.disabled, True
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(Inline())
+    try:
+        yield loop
+    finally:
+        loop.close()
+        logger.disabled = before
+
+
+ZSTD: Final = Setup(compression="zstd")
+PROTOCOLS: Final = (
+    Protocol(name="create, append, flush", workload=batches, share=800),
+    Protocol(name="create, append, flush; zstd", workload=batches, setup=ZSTD, share=600),
+    Protocol(name="batches on their own", workload=streaming, setup=Setup(batch_bytes=1), share=600),
+    Protocol(
+        name="batches on their own; durability flush",
+        workload=streaming,
+        setup=Setup(batch_bytes=1, durability="flush"),
+        share=300,
+    ),
+    Protocol(name="fork", workload=forking, share=200),
+    Protocol(name="fork; zstd", workload=forking, setup=ZSTD, share=100),
+    Protocol(name="power cut, resume, power cut", workload=batches, then="power cut", share=10),
+    Protocol(name="power cut, resume, power cut; zstd", workload=batches, setup=ZSTD, then="power cut", share=10),
+    Protocol(name="kill, resume, power cut", workload=batches, then="kill", share=40),
+    Protocol(name="kill, resume, power cut; zstd", workload=batches, setup=ZSTD, then="kill", share=40),
+    Protocol(name="a failing disk", workload=batches, faults=True, share=10),
+    Protocol(name="a failing disk; zstd", workload=batches, setup=ZSTD, faults=True, share=8),
+    Protocol(
+        name="a failing disk; durability flush",
+        workload=streaming,
+        setup=Setup(batch_bytes=1, durability="flush"),
+        faults=True,
+        share=5,
+    ),
+    Protocol(name="published again after it vanished", workload=robbed, share=200),
+    Protocol(name="published again on a failing disk", workload=robbed, faults=True, share=5),
+    Protocol(name="delete, restore, empty the trash", workload=deleting, share=200),
+    Protocol(name="interpreter exit", workload=exiting, share=300),
+    Protocol(name="locks elsewhere", workload=batches, setup=Setup(lock_dir="/disk/locks"), share=50),
+)
+
+
+def enumerate_crashes(protocol: Protocol, *, seed: int, limit: int, every: int = 1, block: int = 128) -> Tally:
+    """Enumerate one protocol."""
+    with no_threads() as loop:
+        return Enumeration(protocol, loop, seed=seed, limit=limit, block=block).go(every=every)
+
+
+def table(tallies: dict[str, Tally]) -> str:
+    """What was seen, as a Markdown table."""
+    rows = ["| protocol | operations | images | acknowledged events checked | torn | refused | promises broken |"]
+    rows.append("|---|---|---|---|---|---|---|")
+    total = Tally()
+    for name, tally in tallies.items():
+        total.operations += tally.operations
+        total.images += tally.images
+        total.acked += tally.acked
+        for outcome, count in tally.outcomes.items():
+            total.outcomes[outcome] = total.outcomes.get(outcome, 0) + count
+        for kind, count in tally.broken.items():
+            total.broken[kind] = total.broken.get(kind, 0) + count
+        rows.append(_row(name, tally))
+    return "\n".join([*rows, _row("all", total)])
+
+
+def _row(name: str, tally: Tally) -> str:
+    found = tally.outcomes
+    refused = sum(found.get(each, 0) for each in _REFUSED)
+    figures = (tally.operations, tally.images, tally.acked, found.get("torn", 0), refused)
+    broken = ", ".join(f"{kind}: {count}" for kind, count in sorted(tally.broken.items())) or "0"
+    return f"| {name} | " + " | ".join(f"{figure:,}" for figure in figures) + f" | {broken} |"
+
+
+_REFUSED: Final[tuple[Outcome, ...]] = ("damaged", "invalid", "not repairable")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Enumerate everything and print the figures; 1 when a promise was broken or a mutant was not caught."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", type=int, default=100, help="images per moment, times the share of the protocol")
+    parser.add_argument("--every", type=int, default=1, help="only every so many of the second lives and the faults")
+    parser.add_argument("--block", type=int, default=128, help="bytes per block")
+    parser.add_argument("--images", type=int, default=0, help="fail below so many images")
+    parser.add_argument("--only", default="", help="protocols whose name holds this")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args(arguments)
+    print(f"seed {options.seed}", flush=True)
+    began = time.monotonic()
+    wanted = [protocol for protocol in PROTOCOLS if options.only in protocol.name]
+    wanted += [mutated(name) for name in MUTANTS if options.only in name]
+    tallies: dict[str, Tally] = {}
+    how = {"seed": options.seed, "limit": options.limit, "every": options.every, "block": options.block}
+    with ProcessPoolExecutor(options.jobs) as pool:
+        runs = {protocol.name: pool.submit(enumerate_crashes, protocol, **how) for protocol in wanted}
+        for name, run in runs.items():
+            tallies[name] = run.result()
+            print(f"{time.monotonic() - began:6.0f} s  {_row(name, tallies[name])}", flush=True)
+            for example in tallies[name].examples if name not in MUTANTS else ():
+                print(f"    {example}", flush=True)
+    right = {name: tally for name, tally in tallies.items() if name not in MUTANTS}
+    print(table(right))
+    print(table({name: tally for name, tally in tallies.items() if name in MUTANTS}).rpartition("\n")[0])
+    caught = all(tallies[name].broken for name in MUTANTS if name in tallies)
+    kept = not any(tally.broken for tally in right.values())
+    return 0 if caught and kept and sum(tally.images for tally in right.values()) >= options.images else 1
+
+
+def mutated(name: str) -> Protocol:
+    """The protocol with one call left out."""
+    inherits = "killed process" in name
+    return Protocol(
+        name=name,
+        workload=batches,
+        then="kill" if inherits else "nothing",
+        make=MUTANTS[name],
+        share=40 if inherits else 400,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
