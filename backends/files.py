@@ -18,7 +18,6 @@ import fcntl
 import os
 import stat as modes
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from msgspec import Struct
@@ -26,7 +25,7 @@ from msgspec import Struct
 from sessionstore.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
 
 __all__ = [
     "CHUNK",
@@ -340,15 +339,28 @@ def _file_stat(found: os.stat_result) -> FileStat:
     return FileStat(kind, found.st_dev, found.st_ino, found.st_nlink, found.st_size, found.st_mtime_ns)
 
 
-@contextmanager
-def storage_errors(
-    action: str, *, path: str, session_id: str | None = None, hint: str | None = None
-) -> Generator[None]:
-    """Turn an ``OSError`` of the block into the :class:`StorageError` that says "cannot *action* *path*"."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(action, path=path, os_error=error, session_id=session_id, hint=hint) from error
+class storage_errors:  # noqa: N801 - it stands where a function of contextlib would
+    """Turn an ``OSError`` of the block into the :class:`StorageError` that says "cannot *action* *path*".
+
+    A class, because every batch passes through several of them and a generator costs three times as much.
+    """
+
+    __slots__ = ("_action", "_hint", "_path", "_session_id")
+
+    def __init__(self, action: str, *, path: str, session_id: str | None = None, hint: str | None = None) -> None:
+        self._action = action
+        self._path = path
+        self._session_id = session_id
+        self._hint = hint
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            raise StorageError(
+                self._action, path=self._path, os_error=error, session_id=self._session_id, hint=self._hint
+            ) from error
 
 
 def write_all(files: Files, fd: int, data: bytes) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from sessionstore.backends.files import Files, Identity
+    from sessionstore.backends.files import Files, FileStat, Identity
 
 __all__ = ["MAX_UNSYNCED", "LogFile"]
 
@@ -79,8 +79,8 @@ class LogFile:
             FileNotFoundError: the file vanished.
             ConcurrentWriteError, StorageError, ExceptionGroup: as :meth:`sessionstore.backends.base.Writer.append`.
         """
-        with self._opened() as fd:
-            self._prepare(fd)
+        with self._opened() as (fd, found):
+            self._prepare(fd, found)
             self._write(fd, parts, sync=sync or _total(self._unsynced) + _total(parts) > MAX_UNSYNCED)
 
     def sync(self) -> None:
@@ -93,8 +93,8 @@ class LogFile:
 
         Nothing is changed when *keep* raises.  Raises as :meth:`append`.
         """
-        with self._opened() as fd:
-            self._prepare(fd)
+        with self._opened() as (fd, found):
+            self._prepare(fd, found)
             keep(fd, cut_at, self.size)
             with self._errors("cut the torn end of"):
                 self._check_size(fd, self.size)
@@ -104,8 +104,8 @@ class LogFile:
             self._write(fd, parts, sync=True)
 
     @contextmanager
-    def _opened(self) -> Generator[int]:
-        """A descriptor of the file, which is still the one we know and has no second name."""
+    def _opened(self) -> Generator[tuple[int, FileStat]]:
+        """A descriptor of the file, which is still the one we know and has no second name, and what it is now."""
         try:
             fd = self._files.open_append(self.path)
         except FileNotFoundError:
@@ -113,14 +113,13 @@ class LogFile:
         except OSError as error:
             raise self._error("open", error) from error
         try:
-            self._check_identity(fd)
-            yield fd
+            yield fd, self._check_identity(fd)
         finally:
             # What had to be durable has been synced by now; a failing close takes nothing back.
             with contextlib.suppress(OSError):
                 self._files.close(fd)
 
-    def _check_identity(self, fd: int) -> None:
+    def _check_identity(self, fd: int) -> FileStat:
         with self._errors("look at"):
             found = self._files.fstat(fd)
             if found.kind != "file" or found.identity != self._identity:
@@ -138,12 +137,13 @@ class LogFile:
                 hint=f"the file has {found.links} names (hard links) and a write would change them all; "
                 "replace it by a copy of itself",
             )
+        return found
 
-    def _prepare(self, fd: int) -> None:
+    def _prepare(self, fd: int, found: FileStat) -> None:
         """Put back what an earlier failure left, or check the length; make what a predecessor wrote durable."""
         if self._attempt is None:
-            with self._errors("look at"):
-                self._check_size(fd, self.size)
+            if found.size != self.size:
+                raise self._foreign(f"{self.size} bytes", f"{found.size} bytes")
         else:
             with self._errors("restore the durable length of"):
                 self._cut_back(fd, self._durable, self._attempt)
