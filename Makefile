@@ -7,7 +7,7 @@ PYTEST  = $(BIN)/python -m pytest
 export BACKENDS ?= memory,jsonl
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all crash crash-kill crash-power fixtures-check coverage bench fmt lint type wheel-check check clean
+.PHONY: help install demo test test-slow test-all crash crash-kill crash-power fixtures-check coverage bench fmt lint type wheel-check check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -25,6 +25,9 @@ demo: $(BIN)/.extra-cli  ## watch an agent be killed in the middle of a turn and
 
 test: $(BIN)/.extra-test  ## the tests that run in a minute or two
 	$(PYTEST) -m "not slow"
+
+test-slow: $(BIN)/.extra-test  ## the tests that take longer
+	$(PYTEST) --timeout=600 -m slow
 
 test-all: $(BIN)/.extra-test  ## all tests, with more examples for the properties
 	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=600
