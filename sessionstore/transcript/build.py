@@ -91,9 +91,9 @@ class TranscriptBuilder:
         if transcript.first_time is None:
             transcript.first_time = event.time
         transcript.last_time = event.time
-        if event.type == "assistant/chunk" and self._delta(event):
-            return
         try:
+            if event.type == "assistant/chunk" and self._delta(event):
+                return
             whole = event.to_dict()
         except InvalidEventError:
             self._add(event, "notice", label=event.type, note="(its numbers cannot be read without loss)")

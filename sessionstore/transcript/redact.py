@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from sessionstore.errors import InvalidEventError
 from sessionstore.transcript.access import integer, lookup, mapping, text
 from sessionstore.transcript.model import Entry, Fragment, ToolUse, Transcript
 from sessionstore.transcript.secrets import patterns
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
     from sessionstore.events import Event
     from sessionstore.lossless import Json
 
-__all__ = ["HIDDEN", "hide_results", "public_events", "redact", "redact_text", "without_results"]
+__all__ = ["HIDDEN", "UNREADABLE", "hide_results", "public_events", "redact", "redact_text", "without_results"]
 
 HIDDEN: Final = "[result hidden]"
+UNREADABLE: Final = "[left out: it holds a number that cannot be read, so it was not searched for secrets]"
 _TELLING: Final = re.compile(
     r"(?i)(?:^|[_.-])(?:password|passwd|passphrase|secret|api[_-]?key|access[_-]?key|auth[_-]?token|access[_-]?token|"
     r"refresh[_-]?token|private[_-]?key|client[_-]?secret|authorization|credentials?|token)$"
@@ -94,7 +96,7 @@ def public_events(events: Iterable[Event], *, secrets: bool, results: bool) -> I
     """
     held: list[dict[str, Json]] = []
     for event in events:
-        value = event.to_dict()
+        value = _value(event)
         if results:
             without_results(value)
         if not secrets:
@@ -105,6 +107,14 @@ def public_events(events: Iterable[Event], *, secrets: bool, results: bool) -> I
             yield from _redact_held(held)
             held = []
     yield from _redact_held(held)
+
+
+def _value(event: Event) -> dict[str, Json]:
+    """The event as a dict; of one whose numbers cannot be read without loss, only that it is there."""
+    try:
+        return event.to_dict()
+    except InvalidEventError:
+        return {"type": event.type, "seq": event.seq, "time": event.time, "data": {"unreadable": UNREADABLE}}
 
 
 def without_results(value: dict[str, Json]) -> None:

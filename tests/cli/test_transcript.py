@@ -15,6 +15,7 @@ from sessionstore.header import parse_header
 from sessionstore.transcript import Usage, build_transcript
 from sessionstore.transcript.html import render_html
 from sessionstore.transcript.markdown import render_markdown
+from sessionstore.transcript.redact import UNREADABLE, public_events
 from sessionstore.transcript.stats import count
 from sessionstore.transcript.text import View, render_text
 from tests.cli.logs import Log, demo
@@ -235,9 +236,14 @@ def test_sub_calls_stand_below_their_call() -> None:
 def test_an_event_with_a_number_that_cannot_be_read_is_mentioned() -> None:
     """Its bytes stay in the log, and the transcript goes on behind it."""
     odd = b'{"type":"plugin/odd","seq":0,"time":1,"data":{"n":1e999}}'
-    after = b'{"type":"turn/start","seq":1,"time":2,"data":{"turn":1}}'
-    transcript = build_transcript("x", [Event.from_json(odd), Event.from_json(after)])
-    assert [entry.label for entry in transcript.entries] == ["plugin/odd", "Turn 1"]
+    chunk = b'{"type":"assistant/chunk","seq":1,"time":1,"data":{"turn":1,"step":1,"chunk":{"type":"usage","x":-0.0}}}'
+    after = b'{"type":"turn/start","seq":2,"time":2,"data":{"turn":1}}'
+    events = [Event.from_json(line) for line in (odd, chunk, after)]
+    transcript = build_transcript("x", events)
+    assert [entry.label for entry in transcript.entries] == ["plugin/odd", "assistant/chunk", "Turn 1"]
+    values = list(public_events(events, secrets=True, results=True))
+    assert [value["seq"] for value in values] == [0, 1, 2]
+    assert values[0]["data"] == {"unreadable": UNREADABLE}
     assert "cannot be read" in transcript.entries[0].note
 
 

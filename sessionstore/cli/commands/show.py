@@ -20,6 +20,8 @@ from sessionstore.cli.context import (
     session_argument,
 )
 from sessionstore.cli.terminal import emit_json, json_text, print_lines, safe_json, write_text
+from sessionstore.errors import InvalidEventError
+from sessionstore.transcript.access import lookup
 from sessionstore.transcript.redact import public_events
 from sessionstore.transcript.text import View, render_text
 
@@ -95,9 +97,15 @@ def _of_turns(events: Iterable[Event], turns: tuple[int, ...]) -> Iterable[Event
     inside = False
     for event in events:
         if event.type == "turn/start":
-            data = event.to_dict().get("data")
-            inside = isinstance(data, dict) and data.get("turn") in turns
+            inside = _turn_number(event) in turns
         if inside:
             yield event
         if event.type == "turn/end":
             inside = False
+
+
+def _turn_number(event: Event) -> object:
+    try:
+        return lookup(event.to_dict(), "data", "turn")
+    except InvalidEventError:
+        return None
