@@ -337,7 +337,7 @@ class _Mender:
 
         what = "assembled from the blocks that were streamed" if blocks else "the calls that it asked for are recorded"
         needs = [_Need(1, make, what)]
-        recorded = {call.get("callId") for call in calls}
+        recorded = {str(call.get("callId")) for call in calls}
         lost = [
             call_id
             for call_id in asked

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from sessionstore.header import Header
 from sessionstore.recovery.findings import Finding, Verdict
+from sessionstore.recovery.format import RECOVERY_LOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +112,8 @@ def describe_plan(
     if empty:
         yield "nothing to repair"
         return
-    yield f"{events} events: {kept} kept as they are, {len(made)} made anew"
+    lost = sum(event.type == RECOVERY_LOST for event in made)
+    yield f"{events} events: {kept} kept as they are, {len(made) - lost} made anew, {lost} marked as lost"
     if header_fate == "found":
         yield "the header stood elsewhere in the log and is put first"
     elif header_fate == "rebuilt":
@@ -133,7 +135,8 @@ def _runs(made: tuple[MadeEvent, ...]) -> list[str]:
             continue
         first = made[start].seq
         where = f"seq {first}" if first == event.seq else f"seq {first} to {event.seq}"
-        shown.append(f"{where}: {event.type} made anew: {event.reason}")
+        what = "marked as lost" if event.type == RECOVERY_LOST else f"{event.type} made anew"
+        shown.append(f"{where}: {what}: {event.reason}")
         start = index + 1
     return shown
 

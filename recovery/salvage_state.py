@@ -232,7 +232,8 @@ def _weigh_call(found: Prospect, piece: Piece, known_calls: Mapping[str, Pending
     if piece.type == "tool/call":
         data = payload_of(Event.stored(piece.line, piece.seq))
         call_id = data.get("callId")
-        if isinstance(call_id, str) and call_id not in known_calls:
+        whole = all(isinstance(data.get(key), str) for key in ("callId", "name", "arguments"))
+        if whole and call_id not in known_calls:
             found.calls.append(data)
     return True
 

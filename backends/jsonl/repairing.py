@@ -15,12 +15,12 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessionstore.backends.base import SalvageReport
 from sessionstore.backends.files import Files, ensure_directories, read_chunks, storage_errors, write_all
 from sessionstore.backends.jsonl.frames import FrameReader, encode_frame
-from sessionstore.backends.jsonl.listing import header_of
+from sessionstore.backends.jsonl.heads import header_of
 from sessionstore.backends.jsonl.lookup import find_session
 from sessionstore.backends.jsonl.publish import remove_temp_names
 from sessionstore.backends.jsonl.reading import open_log
@@ -171,21 +171,14 @@ def carry_out(place: Place, found: Found, session_id: str, plan: SalvagePlan, st
             raise
         files.sync_directory(directory)
     report = SalvageReport.of(session_id, plan, dry_run=False, original=original, location=found.log)
-    renamed = tuple(
-        type(fork)(id=own_id, divergence=fork.divergence, events=fork.events, made=fork.made)
-        for fork, own_id in zip(report.forks, forks, strict=True)
-    )
-    return _with_forks(report, renamed)
-
-
-def _with_forks(report: SalvageReport, forks: tuple[SalvageFork, ...]) -> SalvageReport:
-    fields = {name: getattr(report, name) for name in report.__struct_fields__}
-    return SalvageReport(**{**fields, "forks": forks})
+    named = [structs.replace(fork, id=own_id) for fork, own_id in zip(report.forks, forks, strict=True)]
+    return structs.replace(report, forks=tuple(named))
 
 
 def _check_unchanged(files: Files, found: Found, stat: FileStat, session_id: str) -> None:
     now = files.stat(found.log)
-    if now != stat:
+    # Not the number of names: a second one, left by a publication that crashed, has been removed by now.
+    if (now.identity, now.size, now.mtime_ns) != (stat.identity, stat.size, stat.mtime_ns):
         raise ConcurrentWriteError(
             session_id, path=found.log, expected=f"{stat.size} bytes", found=f"{now.size} bytes, or another file"
         )

@@ -189,7 +189,7 @@ async def test_deep_values_are_stored_and_read(tmp_path: Path, depth: int) -> No
         value = [value]
     async with SessionStore(tmp_path) as store:
         session = await store.create("s1")
-        session.append("my/deep", {"v": value})  # type: ignore[dict-item]
+        session.append("my/deep", {"v": value})
     async with SessionStore(tmp_path) as store:
         assert (await store.resume("s1")).events[0].data_json.count(b"[") == depth
 

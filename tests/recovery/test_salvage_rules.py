@@ -21,10 +21,10 @@ CLOSED = logs.closed_log()
 ORIGINAL = list(scan_log(b"".join(CLOSED)).events)
 
 
-def repair(lines: list[bytes] | bytes, **options: Any) -> SalvagePlan:
+def repair(lines: list[bytes] | bytes, *, session_id: str | None = "s1", cwd: str | None = None) -> SalvagePlan:
     """The checked plan for damaged lines."""
     data = lines if isinstance(lines, bytes) else b"".join(lines)
-    plan = salvage(data, **{"session_id": "s1", **options})
+    plan = salvage(data, session_id=session_id, cwd=cwd)
     check_salvaged(None, data, plan)
     return plan
 
