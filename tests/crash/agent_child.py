@@ -5,7 +5,8 @@ each with one system call, so that what was written before a SIGKILL is there to
 
     R count            a session was resumed: it kept *count* events, the closers follow
     E seq digest       an event was appended; the digest is of its JSON text
-    A count            every event with a seq below *count* is on the disk, as a flush or durable_seq said
+    A count time       every event with a seq below *count* is on the disk, as a flush or durable_seq said;
+                       *time* is the system's monotonic clock when it was said
     B name / F name    a file operation begins / has finished
     T call / U call    a tool runs / its result was appended
     W                  the turns of the plan are done, the last one is open; nothing more happens
@@ -20,6 +21,7 @@ import os
 import random
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
@@ -78,6 +80,11 @@ def digest(event: Event) -> str:
 def report(*words: object) -> None:
     """One line to the parent, in one write."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def acknowledge(count: int) -> None:
+    """Report that *count* events are on the disk."""
+    report("A", count, time.monotonic())
 
 
 class ReportingFiles(OsFiles):
@@ -157,14 +164,14 @@ class Agent:
 
     def _appended(self, event: Event) -> None:
         report("E", event.seq, digest(event))
-        report("A", self.session.durable_seq)
+        acknowledge(self.session.durable_seq)
 
     async def turn(self, *, leave_open: bool) -> None:
         """A turn of two steps, the first of which calls two tools."""
         async with self.session.turn() as turn:
             turn.user(f"prompt {self.rng.random()}")
             async with turn.step() as step:
-                report("A", await step.request())
+                acknowledge(await step.request())
                 await self._stream(step.chunk)
                 ids = [f"call-{os.getpid()}-{self.calls + n}" for n in range(2)]
                 self.calls += 2
@@ -172,18 +179,18 @@ class Agent:
                 step.message({"content": blocks, "source": SOURCE})
                 for id in ids:
                     await step.call(id, "look", "{}")
-                    report("A", self.session.durable_seq)
+                    acknowledge(self.session.durable_seq)
                     await self._run_tool(id)
                     step.result(id, self.rng.randbytes(self.plan.text // 2).hex())
                     report("U", id)
             async with turn.step() as step:
-                report("A", await step.request())
+                acknowledge(await step.request())
                 await self._stream(step.chunk)
                 if leave_open:
                     report("W")
                     await asyncio.Event().wait()
                 step.message({"content": [{"type": "text", "text": "done"}], "source": SOURCE})
-        report("A", self.session.durable_seq)
+        acknowledge(self.session.durable_seq)
 
     async def _stream(self, chunk: Callable[[dict[str, object]], object]) -> None:
         chunk({"type": "block-start", "index": 0, "blockType": "text"})
@@ -217,7 +224,7 @@ async def run(plan: Plan) -> None:
             report("R", session.seq - len(closers))
             for event in closers:
                 report("E", event.seq, digest(event))
-            report("A", session.durable_seq)
+            acknowledge(session.durable_seq)
         else:
             session = await store.create(plan.session, cwd=CWD)
         agent = Agent(session, plan)

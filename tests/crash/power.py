@@ -69,6 +69,7 @@ def cut_once(disk: LoopDisk, rng: random.Random, name: str) -> PowerCut:
 
     def cut() -> None:
         moments.append(said.moment())
+        said.power_off()
         disk.cut_power()
 
     *before, last = choose(rng, root)

@@ -41,7 +41,12 @@ def run_and_cut(disk: LoopDisk, *, lie_about_sync: bool) -> Checked:
     """An agent whose power is cut when it has written for a while, and what its session holds afterwards."""
     plan = Plan(root=str(disk.path / "root"), session=SESSION, turns=3, seed=5, lie_about_sync=lie_about_sync)
     said = Witness()
-    run_child(Aim(plan=plan, line="A", count=60), said, then=disk.cut_power)
+
+    def cut() -> None:
+        said.power_off()
+        disk.cut_power()
+
+    run_child(Aim(plan=plan, line="A", count=60), said, then=cut)
     assert said.acknowledged > 0
     disk.power_up()
     return asyncio.run(check_session(disk.path / "root", SESSION, said))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ class Witness:
         self.touched = False  # whether this child has done anything to a file
         self.published = False
         self.resuming = False
-        self.refused: str | None = None
+        self.power_off_at: float | None = None
 
     def hear(self, line: str) -> None:
         """Take in one line."""
@@ -43,7 +44,9 @@ class Witness:
                 raise AssertionError(f"seq {seq} was given out after {len(self.digests)} events")
             self.digests.append(value)
         elif kind == "A":
-            self.acknowledged = max(self.acknowledged, int(rest))
+            count, _, at = rest.partition(" ")
+            if self.power_off_at is None or float(at) < self.power_off_at:
+                self.acknowledged = max(self.acknowledged, int(count))
             self.published = self.published or self.acknowledged > 0
         elif kind == "B":
             self.operations.append(rest)
@@ -51,7 +54,7 @@ class Witness:
         elif kind == "F":
             if self.operations.pop() != rest:
                 raise AssertionError(f"{rest} finished, but it had not begun")
-        elif kind == "T":
+        elif kind == "T" and self.power_off_at is None:
             self.running.add(rest)
             self.started.add(rest)
         elif kind == "U":
@@ -61,8 +64,14 @@ class Witness:
                 raise AssertionError(f"a resume kept {rest} events, {self.acknowledged} were acknowledged")
             del self.digests[int(rest) :]
             self.resuming = False
-        elif kind == "X":
-            self.refused = rest
+
+    def power_off(self) -> None:
+        """Call this right before the power is cut: nothing that is said from now on counts as a promise.
+
+        After a real cut nobody says anything.  Where it is only played, an fsync that is running while the file
+        system is shut down can return success without the data, which any program shows that writes and syncs.
+        """
+        self.power_off_at = time.monotonic()
 
     def next_child(self) -> None:
         """The child has died; another one is going to resume the session."""
@@ -70,7 +79,6 @@ class Witness:
         self.running.clear()
         self.resuming = True
         self.touched = False
-        self.refused = None
 
     def moment(self) -> str:
         """In which class of moments the child died, as far as what it said last can tell."""
