@@ -211,7 +211,7 @@ def _requested_calls(data: Mapping[str, Json]) -> Iterator[str]:
     for block in content:
         if isinstance(block, Mapping) and block.get("type") == "tool-call":
             call_id = block.get("id")
-            if isinstance(call_id, str):
+            if isinstance(call_id, str) and call_id:  # without an id it cannot be answered: no log takes such a result
                 yield call_id
 
 

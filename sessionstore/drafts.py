@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import UNSET, Struct
 
+from sessionstore.errors import InvalidEventError
 from sessionstore.lossless import decode, encode
 from sessionstore.opaque import plain
 from sessionstore.vocabulary import validate_payload
@@ -33,8 +34,10 @@ def draft_message(content: Content | JsonLike, *, source: JsonLike | None, id: s
     """
     given = plain(content)
     whole = given if isinstance(given, dict) else {"content": _blocks(given)}
+    if "content" not in whole:
+        raise InvalidEventError("'content' is missing; a block goes into a list", event_type="user/message", path="$")
     text = encode(
-        {"content": [], "source": plain(source), "role": "user", "id": id, **whole},
+        {"content": None, "source": plain(source), "role": "user", "id": id, **whole},
         what="user/message",
     )
     # Now, not when it is appended: a message that is held back has nobody left to hear of a mistake.
@@ -55,7 +58,7 @@ def draft_result(
     """The payload of a ``tool/result``, without its place; *meta* ``UNSET`` is absent."""
     block: dict[str, object] = {"type": "tool-result", "toolCallId": call_id, "content": _blocks(plain(content))}
     if is_error is not None or error is not None:
-        block["isError"] = is_error is not False
+        block["isError"] = True if is_error is None else is_error
     message = {"source": {"kind": "tool", "callId": call_id}, "content": [block], "role": "user", "id": id}
     data: dict[str, object] = {"message": message}
     if error is not None:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final, cast
 from msgspec import UNSET, Struct
 
 from sessionstore.drafts import Content, JsonLike, draft_message, draft_result, text_of
-from sessionstore.errors import InvariantError, PendingLimitError
-from sessionstore.lossless import Json, encode
+from sessionstore.errors import InvariantError, PendingLimitError, StoreClosedError
+from sessionstore.lossless import Json, decode, encode
 from sessionstore.opaque import plain
 from sessionstore.progress import Progress, last_turn
 from sessionstore.recovery.closers import unanswered_result
 from sessionstore.recovery.format import TURN_END, TURN_START
-from sessionstore.vocabulary import AssistantChunk
+from sessionstore.vocabulary import AssistantChunk, validate_payload
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
-    from typing import Self
+    from typing import NoReturn, Self
 
     from sessionstore.events import Event
     from sessionstore.messages import StreamChunk
@@ -75,7 +75,7 @@ class Recorder:
 
     def message(self, content: Content | JsonLike, source: JsonLike | None, id: str | None) -> dict[str, Json]:
         """The payload of a user-role message, as :func:`draft_message`, with a new id where none is given."""
-        return draft_message(content, source=source, id=id or self.new_id())
+        return draft_message(content, source=source, id=self.new_id() if id is None else id)
 
     def place(self, type_: str, payload: dict[str, Json]) -> None:
         """Append a message event now, or after the last result of the tools that are running.  Raises as append."""
@@ -118,7 +118,7 @@ class Recorder:
         except Exception as problem:  # noqa: BLE001 - raised or noted below
             failures.append(problem)
         try:
-            if flush:
+            if flush and not any(isinstance(failure, StoreClosedError) for failure in failures):
                 await self.flush()
         except Exception as problem:  # noqa: BLE001 - raised or noted below
             if problem not in failures:
@@ -164,8 +164,10 @@ class Turn:
     def user(self, content: Content | JsonLike, *, source: JsonLike | None = None, id: str | None = None) -> Event:
         """Append the prompt, a ``user/message``: a text, content blocks, or a whole message.
 
-        *source* defaults to the user, *id* to a new one.  Raises as :meth:`Session.append`.
+        *source* defaults to the user, *id* to a new one.  Raises :class:`InvariantError` outside the turn, and as
+        :meth:`Session.append`.
         """
+        self.check_open("user/message")
         message = self._recorder.message(content, _USER if source is None else source, id)
         return self._session.append("user/message", message, surface_op="append")
 
@@ -176,8 +178,9 @@ class Turn:
     def steer(self, content: Content | JsonLike, *, source: JsonLike | None = None, id: str | None = None) -> None:
         """Append a ``steering/message`` of the user; while tools run it is held back until the last result is in.
 
-        Raises as :meth:`Session.append`.
+        Raises as :meth:`user`.
         """
+        self.check_open("steering/message")
         message = self._recorder.message(content, _USER if source is None else source, id)
         self._recorder.place("steering/message", {"turn": self._number, "message": message})
 
@@ -186,13 +189,35 @@ class Turn:
         return Step(self, self._recorder)
 
     def end(self, reason: JsonLike) -> None:
-        """Set the reason of a turn that ends without an exception, for instance ``{"kind": "blocked"}``."""
-        self._reason = plain(reason)
+        """Set the reason of a turn that ends without an exception, for instance ``{"kind": "blocked"}``.
+
+        Raises:
+            InvalidEventError: it is none.  Now, not at the end of the turn, which could not be closed then.
+            InvariantError: outside the turn.
+        """
+        self.check_open(TURN_END)
+        payload = {"turn": self._number, "reason": plain(reason)}
+        validate_payload(TURN_END, encode(payload, what=TURN_END))
+        self._reason = decode(encode(payload["reason"]))
+
+    def check_open(self, event_type: str) -> None:
+        """Refuse an event of this turn before it was entered and after it was left.
+
+        Raises:
+            InvariantError: it is not the session's turn.
+        """
+        if self._recorder.current is not self:
+            raise InvariantError(
+                "its turn is not open; use it inside `async with session.turn() as turn`",
+                event_type=event_type,
+                seq=self._session.seq,
+            )
 
     async def __aenter__(self) -> Self:
         number = self._recorder.next_turn()
         event = self._session.append(TURN_START, {"turn": number, "trigger": plain(self._trigger)})
         self._number = number
+        self._reason = None
         self.progress = Progress(self._session._log, event.seq)
         self._recorder.current = self
         return self
@@ -250,6 +275,7 @@ class Step:
         self._recorder = recorder
         self._session = recorder.session
         self._number = 0
+        self._open = False
         self._chunks: list[int] = []
         self._calls: dict[str, int] = {}
 
@@ -266,14 +292,21 @@ class Step:
         return await self._recorder.flush()
 
     def chunk(self, chunk: JsonLike) -> Event:
-        """Append one piece of the model's stream.  Raises as :meth:`Session.append`."""
+        """Append one piece of the model's stream.
+
+        Raises:
+            InvariantError: outside the step (as all methods that append).
+            As :meth:`Session.append`.
+        """
+        if not self._open:
+            self._refuse("assistant/chunk")
         # Once per token: a Struct goes as it is, the session checks it either way.
         if isinstance(chunk, Struct):
             event = self._session.append(
                 AssistantChunk(turn=self._turn.number, step=self._number, chunk=cast("StreamChunk", chunk))
             )
         else:
-            event = self._session.append("assistant/chunk", {**self._place(), "chunk": chunk})
+            event = self._session.append("assistant/chunk", {**self._place("assistant/chunk"), "chunk": chunk})
         self._chunks.append(event.seq)
         return event
 
@@ -283,7 +316,7 @@ class Step:
         Raises as :meth:`Session.append`.
         """
         whole = plain(message)
-        data = {**self._place(), "message": whole}
+        data = {**self._place("assistant/message"), "message": whole}
         if isinstance(whole, dict):
             data["message"] = {"role": "assistant", **whole, "id": whole.get("id") or self._recorder.new_id()}
         if usage is not None:
@@ -299,7 +332,7 @@ class Step:
         :meth:`StoredSession.flush`; the tool must not run then.
         """
         text = arguments if isinstance(arguments, str) else encode(plain(arguments), what="tool/call").decode()
-        data = {**self._place(), "callId": call_id, "name": name, "arguments": text}
+        data = {**self._place("tool/call"), "callId": call_id, "name": name, "arguments": text}
         event = self._session.append("tool/call", data)
         self._calls[call_id] = event.seq
         await self._recorder.flush()
@@ -321,10 +354,10 @@ class Step:
         JSON.  Raises :class:`InvariantError` for a call that this step does not know or that has a result, and
         as :meth:`Session.append`.
         """
+        place = self._place("tool/result")
         sources = self._answerable(call_id)
-        data = self._place() | draft_result(
-            call_id, content, is_error=is_error, error=error, meta=meta, id=id or self._recorder.new_id()
-        )
+        message_id = self._recorder.new_id() if id is None else id
+        data = place | draft_result(call_id, content, is_error=is_error, error=error, meta=meta, id=message_id)
         event = self._session.append("tool/result", data, surface_op="append", source_event_seqs=sources)
         self._calls.pop(call_id, None)
         self._recorder.release()
@@ -335,7 +368,7 @@ class Step:
         for call in self._turn.progress.catch_up().pending:
             if call.call_id == call_id:
                 return None if call.call_seq is None else (call.call_seq,)
-        if call_id in self._calls:  # recorded, though no message asked for it
+        if isinstance(call_id, str) and call_id in self._calls:  # recorded, though no message asked for it
             return (self._calls[call_id],)
         raise InvariantError(
             f"call {call_id!r} is not open in this step: it was never asked for, or has its result",
@@ -343,10 +376,20 @@ class Step:
             seq=self._session.seq,
         )
 
-    def _place(self) -> dict[str, object]:
+    def _place(self, event_type: str) -> dict[str, object]:
+        if not self._open:
+            self._refuse(event_type)
         return {"turn": self._turn.number, "step": self._number}
 
+    def _refuse(self, event_type: str) -> NoReturn:
+        raise InvariantError(
+            "its step is not open; use it inside `async with turn.step() as step`",
+            event_type=event_type,
+            seq=self._session.seq,
+        )
+
     async def __aenter__(self) -> Self:
+        self._turn.check_open("step/start")
         progress = self._turn.progress
         work = progress.catch_up()
         if work.turn != self._turn.number or work.step is not None:
@@ -354,12 +397,14 @@ class Step:
             raise InvariantError(reason, event_type="step/start", seq=self._session.seq)
         number = progress.last_step + 1
         self._session.append("step/start", {"turn": self._turn.number, "step": number})
-        self._number = number
+        self._number, self._open = number, True
+        self._chunks, self._calls = [], {}
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._open = False
         await self._recorder.settle(self._close, error, flush=False)
 
     def _close(self) -> None:

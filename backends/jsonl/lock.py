@@ -103,7 +103,11 @@ class SessionLock:
         self._fd = fd
         self._finalizer = weakref.finalize(self, _close_quietly, self._files, fd)
         self._finalizer.atexit = False  # the last batch may still be written at exit; the system frees the lock
-        self._write_note(fd)
+        try:
+            self._write_note(fd)
+        except BaseException:  # the caller's clock may raise: nobody would release this lock then
+            self.release()
+            raise
 
     def still_there(self) -> bool:
         """Whether the lock is held and its file is still the one at the path: else another writer can take it.
@@ -125,7 +129,8 @@ class SessionLock:
         if fd is None or not self._is_open(fd):
             return
         with contextlib.suppress(OSError):
-            self._files.truncate(fd, 0)
+            if self._is_ours_alone(fd):
+                self._files.truncate(fd, 0)
         # A child that was forked without telling us has a copy of the descriptor: closing ours would not free it.
         with contextlib.suppress(OSError):
             self._files.unlock(fd)
@@ -187,8 +192,13 @@ class SessionLock:
         holder = Holder(os.getpid(), socket.gethostname(), _program(), self._now())
         # A full disk keeps nobody from holding a lock: the note is for messages only.
         with contextlib.suppress(OSError):
-            self._files.truncate(fd, 0)
-            write_all(self._files, fd, msgspec.json.encode(holder))
+            if self._is_ours_alone(fd):
+                self._files.truncate(fd, 0)
+                write_all(self._files, fd, msgspec.json.encode(holder))
+
+    def _is_ours_alone(self, fd: int) -> bool:
+        """Whether the lock file has no second name: a hard link put in its place must not cost the other file a byte."""
+        return self._files.fstat(fd).links <= 1
 
     def _refusal(self) -> SessionLockedError:
         holder = read_holder(self._files, self.path)
