@@ -23,7 +23,7 @@ from sessionstore.recovery.salvage_find import Piece
 
 __all__ = ["Part", "Path", "Segment", "Strung", "choose_path", "drop_garbled", "split", "string_together", "unpack"]
 
-_SEARCHED: Final = 64
+_SEARCHED: Final = 8
 """How many segments a row that overlaps is compared with."""
 
 

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["Ahead", "Progress", "Prospect", "call_of", "number"]
 
 _IN_STEP: Final = frozenset({"step/end", "assistant/chunk", "assistant/message", "tool/call", "tool/result"})
+_STOPS: Final = frozenset({"assistant/message", "step/start", "step/end", TURN_START, TURN_END})
+_MAX_CALLS: Final = 256
+"""How many recorded calls a message that is made anew may ask for."""
+
 _FAR: Final = 256
 """How many records behind a hole are looked at for the turn and step that they are in."""
 
@@ -145,9 +149,20 @@ class Ahead:
         self.named: dict[int, Event | None] = {}
         """Seqs that a replacement names, with the replacement where that is a tool result."""
         self._results: dict[str, list[int]] = {}
+        self._holes: list[int] = []  # the records behind a hole
+        self._stops: list[int] = []  # the records at which a step or its message ends
+        self._calls: list[int] = []
         self._breaks: list[int] = []
         ranges: list[tuple[int, int]] = []
-        for piece in pieces:
+        expected = 0
+        for index, piece in enumerate(pieces):
+            if piece.seq != expected:
+                self._holes.append(index)
+            expected = piece.next
+            if piece.type in _STOPS:
+                self._stops.append(index)
+            elif piece.type == "tool/call":
+                self._calls.append(index)
             if piece.type in (TURN_START, "assistant/message"):
                 self._breaks.append(piece.seq)
             if piece.type in SURFACE_TYPES and b'"replace"' in piece.line:
@@ -192,20 +207,32 @@ class Ahead:
     def look(self, index: int, known_calls: Mapping[str, PendingCall]) -> Prospect:
         """What the records from *index* on say, up to the next hole; calls are followed beyond it."""
         found = Prospect()
-        searching, beyond = True, False
-        for at in range(index, len(self._pieces)):
-            piece = self._pieces[at]
-            if at > index and piece.seq != self._pieces[at - 1].next:
-                if not found.calls:
-                    break  # the next hole may have held the message
-                beyond = True
-            if not beyond and not found.known and at - index < _FAR:
-                _place(found, piece)
-            if searching:
-                searching = _weigh_call(found, piece, known_calls)
-            if not searching and (beyond or found.known or at - index >= _FAR):
+        hole = self._following(self._holes, index + 1)
+        for at in range(index, min(hole, index + _FAR)):
+            _place(found, self._pieces[at])
+            if found.known:
                 break
+        stop = self._following(self._stops, index)
+        first = bisect_left(self._calls, index)
+        if first == len(self._calls) or self._calls[first] >= min(hole, stop):
+            # The next hole may have held the message.
+            found.ends = stop < hole and self._pieces[stop].type != "assistant/message"
+            return found
+        for at in self._calls[first : first + _MAX_CALLS]:
+            if at >= stop:
+                break
+            data = payload_of(Event.stored(self._pieces[at].line, self._pieces[at].seq))
+            # A call without a name cannot be asked for.
+            whole = all(isinstance(data.get(key), str) for key in ("callId", "name", "arguments"))
+            if whole and data.get("callId") not in known_calls:
+                found.calls.append(data)
+        found.ends = stop < len(self._pieces) and self._pieces[stop].type != "assistant/message"
         return found
+
+    def _following(self, indices: Sequence[int], index: int) -> int:
+        """The first of the sorted *indices* that is not before *index*; past the end: the number of records."""
+        at = bisect_left(indices, index)
+        return indices[at] if at < len(indices) else len(self._pieces)
 
 
 def _place(found: Prospect, piece: Piece) -> None:
@@ -220,22 +247,6 @@ def _place(found: Prospect, piece: Piece) -> None:
         found.turn = number(data.get("turn"))
         found.known = found.turn is not None
         found.step = number(data.get("step")) if piece.type in _IN_STEP else None
-
-
-def _weigh_call(found: Prospect, piece: Piece, known_calls: Mapping[str, PendingCall]) -> bool:
-    """Note a call that no message is known to have asked for; whether to look on."""
-    if piece.type == "assistant/message":
-        return False
-    if piece.type in ("step/start", "step/end", TURN_START, TURN_END):
-        found.ends = True
-        return False
-    if piece.type == "tool/call":
-        data = payload_of(Event.stored(piece.line, piece.seq))
-        call_id = data.get("callId")
-        whole = all(isinstance(data.get(key), str) for key in ("callId", "name", "arguments"))
-        if whole and call_id not in known_calls:
-            found.calls.append(data)
-    return True
 
 
 def _merged(ranges: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
