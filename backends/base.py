@@ -279,6 +279,8 @@ class Writer(Protocol):
     async def repair(self, stored: Stored, plan: RepairPlan) -> RepairReport:
         """Carry out *plan*: keep the cut bytes aside, cut, append the closers; durable on return.
 
+        So is, with an empty plan too, whatever was stored before: its writer may have died before its sync.
+
         Raises:
             StorageError: nothing was changed, or a repeat will finish the job.
         """

@@ -74,8 +74,13 @@ class Choice(Struct, frozen=True):
 def images(disk: Disk, rng: random.Random, limit: int) -> Iterator[Choice]:
     """At most *limit* images of *disk* (each more than once, maybe); all of them if they are that few."""
     names = list(_names(disk, rng))
-    files = {inode: list(_variants(node, disk.block, limit, rng)) for inode, node in _uncertain(disk)}
-    if len(names) * math.prod(map(len, files.values())) <= limit:
+    files: dict[int, list[Variant]] = {}
+    all_there = len(names) <= limit
+    for inode, node in _uncertain(disk):
+        every = _every_variant(node, disk.block, limit)
+        all_there = all_there and every is not None
+        files[inode] = list(_variants(node, disk.block, rng)) if every is None else every
+    if all_there and len(names) * math.prod(map(len, files.values())) <= limit:
         for subset in names:
             for variants in itertools.product(*files.values()):
                 yield Choice(subset, tuple(zip(files, variants, strict=True)))
@@ -130,19 +135,34 @@ def _names(disk: Disk, rng: random.Random) -> Iterator[frozenset[int]]:
     yield frozenset()
 
 
-def _variants(node: Node, size: int, limit: int, rng: random.Random) -> Iterator[Variant]:
-    """What a file can be found as; first all of it as it was written, then nothing of it."""
+def _every_variant(node: Node, size: int, limit: int) -> list[Variant] | None:
+    """All that a file can be found as, in the order of :func:`_variants`; ``None`` where that is too much."""
     blocks = sorted({*node.dirty, *node.lost})
-    lengths = sorted({len(node.disk), len(node.data), *node.lengths})
-    inner = range((lengths[0] // size + 1) * size, lengths[-1], size)
+    lengths = sorted({*_lengths(node), *_inner(node, size)})
+    if len(FOUND) ** len(blocks) * len(lengths) > limit:
+        return None
+    found = [Variant(len(node.data)), Variant(len(node.disk), _all(blocks, "old"))]
+    for length in lengths:
+        contents = itertools.product(FOUND, repeat=len(blocks))
+        found += [Variant(length, tuple(zip(blocks, each, strict=True))) for each in contents]
+    return found
+
+
+def _lengths(node: Node) -> list[int]:
+    return sorted({len(node.disk), len(node.data), *node.lengths})
+
+
+def _inner(node: Node, size: int) -> range:
+    """The ends of blocks between the lengths that the file had."""
+    lengths = _lengths(node)
+    return range((lengths[0] // size + 1) * size, lengths[-1], size)
+
+
+def _variants(node: Node, size: int, rng: random.Random) -> Iterator[Variant]:
+    """What is always tried of a file; first all of it as it was written, then nothing of it."""
+    blocks = sorted({*node.dirty, *node.lost})
+    lengths = _lengths(node)
     written, none = Variant(len(node.data)), _all(blocks, "old")
-    if len(FOUND) ** len(blocks) * (len(lengths) + len(inner)) <= limit:
-        yield written
-        yield Variant(len(node.disk), none)
-        for length in sorted({*lengths, *inner}):
-            for contents in itertools.product(FOUND, repeat=len(blocks)):
-                yield Variant(length, tuple(zip(blocks, contents, strict=True)))
-        return
     yield written
     yield Variant(len(node.disk), none)
     yield Variant(len(node.data), none)
@@ -152,7 +172,7 @@ def _variants(node: Node, size: int, limit: int, rng: random.Random) -> Iterator
         yield Variant(len(node.data), _all(blocks, content))
         for half in (0, 1):
             yield Variant(len(node.data), _all(blocks[half::2], content))
-    for length in inner:
+    for length in _inner(node, size):
         yield Variant(length)
     for _ in range(8):  # a killed process leaves a write cut anywhere
         yield Variant(rng.randint(lengths[0], lengths[-1]))

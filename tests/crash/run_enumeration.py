@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import logging
 import random
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from msgspec import Struct, field, structs
 
@@ -31,6 +32,7 @@ from tests.crash.workloads import (
     Life,
     Workload,
     batches,
+    brief,
     deleting,
     exiting,
     fault_at,
@@ -41,12 +43,13 @@ from tests.crash.workloads import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tests.crash.disk import Fault
 
 __all__ = ["PROTOCOLS", "Enumeration", "Protocol", "Tally", "enumerate_crashes", "no_threads"]
 
+T = TypeVar("T")
 MODES: Final = ("once", "dead", "lies", "short")
 EXAMPLES: Final = 3
 
@@ -86,38 +89,63 @@ class Protocol(Struct, frozen=True, kw_only=True):
 
 
 class Enumeration:
-    """Enumerates one protocol, at most *limit* images per moment.  Prints nothing."""
+    """Enumerates one protocol, at most *limit* images per moment (times its share), and *most* in all.
+
+    Where *most* bounds it, moments are taken in an order drawn by the seed.  Prints nothing.
+    """
 
     def __init__(
-        self, protocol: Protocol, loop: asyncio.AbstractEventLoop, *, seed: int, limit: int, block: int = 128
+        self,
+        protocol: Protocol,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        seed: int,
+        limit: int = 100,
+        most: int | None = None,
+        block: int = 64,
     ) -> None:
         self.tally = Tally()
         self._protocol = protocol
         self._loop = loop
         self._seed = seed
         self._limit = max(2, limit * protocol.share // 100)
+        self._most = most
         self._block = block
+        self._order = random.Random(seed)
         self._seen: set[tuple[bytes, tuple[Promise, ...]]] = set()
 
-    def go(self, *, every: int = 1) -> Tally:
-        """All of it.  With *every* above 1 only that part of the second lives and of the faults."""
+    def go(self, *, until_broken: bool = False) -> Tally:
+        """All of it, or up to the first broken promise."""
+        for life, label in self._lives():
+            for _ in self._try_all(life, label):
+                if (until_broken and self.tally.broken) or self.tally.images == self._most:
+                    return self.tally
+        return self.tally
+
+    def _lives(self) -> Iterator[tuple[Life, str]]:
         protocol = self._protocol
         life = self._first_life()
         if protocol.faults:
-            for mode in MODES:
-                for number in range(1 + self._seed % every, life.disk.operations + 1, every):
-                    self._try_all(self._first_life(fault_at(number, mode)), f"{mode} {number}")
+            for mode, number in self._some(itertools.product(MODES, range(1, life.disk.operations + 1))):
+                yield self._first_life(fault_at(number, mode)), f"{mode} {number}"
         elif protocol.then == "power cut":
-            for number, (crash, whole) in enumerate(list(self._try_all(life, ""))):
-                if number % every == 0:
-                    self._second_life(crash, whole, _kept(whole, self._loop, protocol.setup), f"cut {number}")
+            whole: list[tuple[Crash, Disk]] = []
+            for found in self._try_all(life, ""):
+                whole += [] if found is None else [found]
+                if self._most is not None and self.tally.images >= self._most // 2:
+                    break
+            for number, (crash, disk) in enumerate(self._some(whole)):
+                kept = _kept(disk, self._loop, protocol.setup)
+                yield self._second_life(crash, disk, kept), f"cut {number} at {crash.moment}, then"
         elif protocol.then == "kill":
-            for number, crash in enumerate(life.crashes):
-                if number % every == 0:
-                    self._second_life(crash, crash.disk.clone(), (), f"kill {number}")
+            for number, crash in enumerate(self._some(life.crashes)):
+                yield self._second_life(crash, crash.disk.clone(), ()), f"kill {number} at {crash.moment}, then"
         else:
-            self._try_all(life, "")
-        return self.tally
+            yield life, ""
+
+    def _some(self, every: Iterable[T]) -> list[T]:
+        found = list(every)
+        return found if self._most is None else self._order.sample(found, len(found))
 
     def _first_life(self, fault: Callable[[int, str], Fault | None] | None = None) -> Life:
         disk = self._protocol.make(self._block)
@@ -129,17 +157,16 @@ class Enumeration:
         self._loop.run_until_complete(life.live(self._protocol.workload))
         return life
 
-    def _second_life(self, crash: Crash, disk: Disk, kept: tuple[bytes, ...], label: str) -> None:
+    def _second_life(self, crash: Crash, disk: Disk, kept: tuple[bytes, ...]) -> Life:
         promises = [structs.replace(promise, kept=kept) for promise in crash.promises]
         life = Life(disk, self._protocol.setup, *promises)
         self._loop.run_until_complete(life.live(resuming))
-        self._try_all(life, f"{label} at {crash.moment}, then")
+        return life
 
-    def _try_all(self, life: Life, label: str) -> list[tuple[Crash, Disk]]:
+    def _try_all(self, life: Life, label: str) -> Iterator[tuple[Crash, Disk] | None]:
         """Open every image of every moment of *life*; those that keep every promise, as they were before."""
-        good: list[tuple[Crash, Disk]] = []
         self.tally.operations += life.operations
-        for crash in life.crashes:
+        for crash in self._some(life.crashes):
             rng = random.Random(f"{self._seed} {self._protocol.name} {label} {crash.moment}")
             self.tally.moments += 1
             for choice in images(crash.disk, rng, self._limit):
@@ -149,9 +176,8 @@ class Enumeration:
                     continue
                 self._seen.add(key)
                 whole = image.clone()
-                if self._open(image, crash, choice, f"{self._protocol.name}: {label} {crash.moment}: {choice}"):
-                    good.append((crash, whole))
-        return good
+                good = self._open(image, crash, choice, f"{self._protocol.name}: {label} {crash.moment}: {choice}")
+                yield (crash, whole) if good else None
 
     def _open(self, image: Disk, crash: Crash, choice: Choice, label: str) -> bool:
         tally, setup = self.tally, self._protocol.setup
@@ -206,42 +232,50 @@ def no_threads() -> Iterator[asyncio.AbstractEventLoop]:
 
 ZSTD: Final = Setup(compression="zstd")
 PROTOCOLS: Final = (
-    Protocol(name="create, append, flush", workload=batches, share=800),
-    Protocol(name="create, append, flush; zstd", workload=batches, setup=ZSTD, share=600),
-    Protocol(name="batches on their own", workload=streaming, setup=Setup(batch_bytes=1), share=600),
+    Protocol(name="create, append, flush", workload=batches, share=2000),
+    Protocol(name="create, append, flush; zstd", workload=batches, setup=ZSTD, share=1500),
+    Protocol(name="batches on their own", workload=streaming, setup=Setup(batch_bytes=1), share=1500),
     Protocol(
         name="batches on their own; durability flush",
         workload=streaming,
         setup=Setup(batch_bytes=1, durability="flush"),
-        share=300,
+        share=1000,
     ),
     Protocol(name="fork", workload=forking, share=200),
     Protocol(name="fork; zstd", workload=forking, setup=ZSTD, share=100),
     Protocol(name="power cut, resume, power cut", workload=batches, then="power cut", share=10),
     Protocol(name="power cut, resume, power cut; zstd", workload=batches, setup=ZSTD, then="power cut", share=10),
-    Protocol(name="kill, resume, power cut", workload=batches, then="kill", share=40),
-    Protocol(name="kill, resume, power cut; zstd", workload=batches, setup=ZSTD, then="kill", share=40),
-    Protocol(name="a failing disk", workload=batches, faults=True, share=10),
-    Protocol(name="a failing disk; zstd", workload=batches, setup=ZSTD, faults=True, share=8),
+    Protocol(name="kill, resume, power cut", workload=batches, then="kill", share=100),
+    Protocol(name="kill, resume, power cut; zstd", workload=batches, setup=ZSTD, then="kill", share=100),
+    Protocol(name="a failing disk", workload=batches, faults=True, share=25),
+    Protocol(name="a failing disk; zstd", workload=batches, setup=ZSTD, faults=True, share=20),
     Protocol(
         name="a failing disk; durability flush",
         workload=streaming,
         setup=Setup(batch_bytes=1, durability="flush"),
         faults=True,
-        share=5,
+        share=12,
     ),
     Protocol(name="published again after it vanished", workload=robbed, share=200),
-    Protocol(name="published again on a failing disk", workload=robbed, faults=True, share=5),
+    Protocol(name="published again on a failing disk", workload=robbed, faults=True, share=10),
     Protocol(name="delete, restore, empty the trash", workload=deleting, share=200),
-    Protocol(name="interpreter exit", workload=exiting, share=300),
+    Protocol(name="interpreter exit", workload=exiting, share=600),
     Protocol(name="locks elsewhere", workload=batches, setup=Setup(lock_dir="/disk/locks"), share=50),
 )
 
 
-def enumerate_crashes(protocol: Protocol, *, seed: int, limit: int, every: int = 1, block: int = 128) -> Tally:
-    """Enumerate one protocol."""
+def enumerate_crashes(
+    protocol: Protocol,
+    *,
+    seed: int,
+    limit: int = 100,
+    most: int | None = None,
+    block: int = 64,
+    until_broken: bool = False,
+) -> Tally:
+    """Enumerate one protocol, as :class:`Enumeration` says."""
     with no_threads() as loop:
-        return Enumeration(protocol, loop, seed=seed, limit=limit, block=block).go(every=every)
+        return Enumeration(protocol, loop, seed=seed, limit=limit, most=most, block=block).go(until_broken=until_broken)
 
 
 def table(tallies: dict[str, Tally]) -> str:
@@ -276,8 +310,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Enumerate everything and print the figures; 1 when a promise was broken or a mutant was not caught."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--limit", type=int, default=100, help="images per moment, times the share of the protocol")
-    parser.add_argument("--every", type=int, default=1, help="only every so many of the second lives and the faults")
-    parser.add_argument("--block", type=int, default=128, help="bytes per block")
+    parser.add_argument("--most", type=int, help="images per protocol")
+    parser.add_argument("--block", type=int, default=64, help="bytes per block")
     parser.add_argument("--images", type=int, default=0, help="fail below so many images")
     parser.add_argument("--only", default="", help="protocols whose name holds this")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32))
@@ -288,7 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = [protocol for protocol in PROTOCOLS if options.only in protocol.name]
     wanted += [mutated(name) for name in MUTANTS if options.only in name]
     tallies: dict[str, Tally] = {}
-    how = {"seed": options.seed, "limit": options.limit, "every": options.every, "block": options.block}
+    how = {"seed": options.seed, "limit": options.limit, "most": options.most, "block": options.block}
     with ProcessPoolExecutor(options.jobs) as pool:
         runs = {protocol.name: pool.submit(enumerate_crashes, protocol, **how) for protocol in wanted}
         for name, run in runs.items():
@@ -306,14 +340,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def mutated(name: str) -> Protocol:
     """The protocol with one call left out."""
-    inherits = "killed process" in name
-    return Protocol(
-        name=name,
-        workload=batches,
-        then="kill" if inherits else "nothing",
-        make=MUTANTS[name],
-        share=40 if inherits else 400,
-    )
+    if "killed process" in name:
+        return Protocol(name=name, workload=brief, then="kill", make=MUTANTS[name], share=400)
+    return Protocol(name=name, workload=batches, make=MUTANTS[name], share=400)
 
 
 if __name__ == "__main__":

@@ -182,6 +182,17 @@ async def batches(life: Life, store: SessionStore) -> None:
     await life.dispose(session)
 
 
+async def brief(life: Life, store: SessionStore) -> None:
+    """Two batches, the second of which closes the turn."""
+    session = await life.create(store)
+    turn_start(session, 1)
+    user(session)
+    await life.flush(session)
+    turn_end(session, 1)
+    await life.flush(session)
+    await life.dispose(session)
+
+
 async def streaming(life: Life, store: SessionStore) -> None:
     """Batches that begin on their own, with a flush now and then."""
     session = await life.create(store)
