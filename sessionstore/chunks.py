@@ -7,13 +7,13 @@ The strings are kept apart, never joined: a token's boundaries are part of the l
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from sessionstore.errors import InvalidEventError
-from sessionstore.events import DeltaKey, DeltaType, Event
+from sessionstore.events import DeltaKey, DeltaType, Event, only_events
 from sessionstore.lossless import MAX_SAFE, Json, decode, encode
 
 if TYPE_CHECKING:
@@ -320,7 +320,9 @@ def _read_odd_delta(event: Event, line: bytes) -> tuple[DeltaKey, str] | None:
         data = decode(event.data_json)
         if not isinstance(data, dict) or not isinstance(data.get("chunk"), dict):
             return None
-        chunk = data["chunk"]
+        # Nothing is known of these values yet: what they are is checked on the key that they make.
+        data = cast("dict[str, Any]", data)
+        chunk = cast("dict[str, Any]", data["chunk"])
         tool = chunk["type"] == "tool-call-delta"
         key = DeltaKey(chunk["type"], data["turn"], data["step"], chunk["index"], chunk.get("id"), chunk.get("name"))
         string = chunk["argumentsDelta" if tool else "text"]
@@ -343,7 +345,7 @@ def pack_chunk_runs(events: Iterable[Event]) -> list[bytes]:
     run: list[Event] = []
     row: Row | None = None
     last_time = 0
-    for event in events:
+    for event in only_events(events):
         found = read_delta(event)
         if (
             row is not None
@@ -379,7 +381,10 @@ def decode_storage_record(line: bytes, types: EventTypes | None = None) -> list[
 
     Raises:
         InvalidEventError: neither a valid row nor an event.
+        TypeError: *line* is not bytes.
     """
+    if not isinstance(line, bytes):
+        raise TypeError(f"a storage line is bytes, got {type(line).__name__}")
     kind = line_type(line)
     if kind in ROW_TYPES:
         return list(parse_row(line).events())

@@ -85,7 +85,8 @@ def _match(  # noqa: PLR0917 - one call per token: no tuple, no keywords
         fresh = _new_key(kind, turn, step, index, id_, name)
         if fresh is None:
             return None
-        key = key if fresh == key else fresh
+        if key is None or fresh != key:
+            key = fresh
     if string.isascii() and len(string) <= _LONGEST:
         return key, string
     plain = _plain(string)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,7 @@ from sessionstore.lossless import MAX_SAFE, Json
 SAFE = st.integers(-MAX_SAFE, MAX_SAFE)
 
 
-def delta(seq: int, text: str = "x", *, time: int = 5, kind: str = "text-delta", **fields: Json) -> dict[str, Json]:
+def delta(seq: int, text: str = "x", *, time: int = 5, kind: str = "text-delta", **fields: Any) -> dict[str, Json]:
     """The plain dict of one delta event; *fields* override turn, step, index, id and name."""
     chunk: dict[str, Json] = {"type": kind, "index": fields.get("index", 0)}
     if kind == "tool-call-delta":
@@ -59,7 +60,7 @@ def test_a_text_run_becomes_one_row_and_comes_back() -> None:
         ("tool-call-delta", {}, b'{"type":"tool-call-chunks","seq0":0,"time0":5,"data":{"turn":1,"step":1,"index":0,"dt":[0,0],"id":"c","args":["x","x","x"]}}'),
     ],
 )  # fmt: skip
-def test_each_kind_has_its_own_row(kind: str, fields: dict[str, Json], row: bytes) -> None:
+def test_each_kind_has_its_own_row(kind: str, fields: dict[str, Any], row: bytes) -> None:
     """Reasoning and tool calls use tags of their own; a missing name stays missing."""
     events = [delta(seq, kind=kind, **fields) for seq in range(3)]
     assert pack(*events) == [row]
@@ -100,7 +101,7 @@ def test_a_run_breaks(name: str) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"id": "d", "name": "a"}, {"name": "b"}, {}])
-def test_a_tool_run_breaks_on_id_and_name(fields: dict[str, Json]) -> None:
+def test_a_tool_run_breaks_on_id_and_name(fields: dict[str, Any]) -> None:
     """Another id, another name, or a name that disappears ends the run; so does one that appears."""
     first = [delta(seq, kind="tool-call-delta", name="a") for seq in range(3)]
     second = [delta(seq, kind="tool-call-delta", **fields) for seq in range(3, 6)]
@@ -111,7 +112,7 @@ def test_a_tool_run_breaks_on_id_and_name(fields: dict[str, Json]) -> None:
 
 def test_other_events_stay_between_runs() -> None:
     """Boundary chunks and other events split runs and go as they are."""
-    start = {"type": "assistant/chunk", "seq": 3, "time": 5,
+    start: dict[str, Json] = {"type": "assistant/chunk", "seq": 3, "time": 5,
              "data": {"turn": 1, "step": 1, "chunk": {"type": "block-start", "index": 0, "blockType": "text"}}}  # fmt: skip
     events = [*(delta(seq) for seq in range(3)), start, *(delta(seq) for seq in range(4, 7))]
     lines = pack(*events)
@@ -121,13 +122,13 @@ def test_other_events_stay_between_runs() -> None:
 
 def edit(path: str, value: Json, event: dict[str, Json] | None = None) -> dict[str, Json]:
     """A delta with one value set, by a path such as data.chunk.text."""
-    event = json.loads(json.dumps(event or delta(1)))
-    target = event
+    edited: dict[str, Any] = json.loads(json.dumps(event or delta(1)))
+    target = edited
     *steps, last = path.split(".")
     for step in steps:
-        target = target[step]  # type: ignore[assignment]
+        target = target[step]
     target[last] = value
-    return event
+    return edited
 
 
 ODD = {
@@ -225,7 +226,7 @@ def test_malformed_rows_are_refused(name: str) -> None:
 
 def test_a_tool_row_needs_an_id() -> None:
     """The id may not be missing, the name may."""
-    data = dict(ROW["data"])  # type: ignore[call-overload]
+    data: dict[str, Any] = dict(ROW["data"])  # type: ignore[arg-type]
     del data["name"]
     assert measure_row(json.dumps({**ROW, "data": data}).encode()) == (3, 2)
     del data["id"]
@@ -257,7 +258,7 @@ def logs(draw: st.DrawFn) -> list[dict[str, Json]]:
         text = draw(st.text(st.characters(exclude_categories=()), max_size=3).filter(lambda t: "\ud83d\ude00" not in t))
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
         kind = draw(st.sampled_from(["text-delta", "text-delta", "reasoning-delta", "tool-call-delta"]))
-        fields: dict[str, Json] = {
+        fields: dict[str, Any] = {
             "index": draw(st.sampled_from([0, 0, 0, 1])),
             "turn": draw(st.sampled_from([1, 1, 2])),
         }

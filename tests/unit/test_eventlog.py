@@ -142,10 +142,10 @@ def test_a_packed_log_keeps_no_object_per_event() -> None:
 
 def test_iterating_decodes_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at every event of a packed log decodes as many rows as there are."""
-    from sessionstore import eventlog
+    from sessionstore import chunks, eventlog
 
     calls = 0
-    real = eventlog.parse_row
+    real = chunks.parse_row
 
     def counting(line: bytes) -> object:
         nonlocal calls

@@ -9,6 +9,7 @@ import decimal
 import enum
 import uuid
 from collections import OrderedDict
+from collections.abc import Mapping
 from fractions import Fraction
 
 import pytest
@@ -219,7 +220,7 @@ def test_frozen_values_are_equal_and_cannot_be_changed(value: Json) -> None:
         assert not isinstance(item, (dict, list))
         if isinstance(item, tuple):
             todo.extend(item)
-        elif hasattr(item, "values"):
+        elif isinstance(item, Mapping):
             todo.extend(item.values())
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +17,9 @@ from sessionstore.lossless import MAX_SAFE, Json
 from sessionstore.messages import TextDelta
 from sessionstore.session import Session
 from sessionstore.vocabulary import AssistantChunk, EventTypes, StepStart, TurnEnd, TurnStart
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 def user(text: str = "hi", id: str = "u1") -> dict[str, Json]:
@@ -32,7 +34,7 @@ def assistant(text: str = "yo", id: str = "a1") -> dict[str, Json]:
     return {"turn": 1, "step": 1, "message": {"id": id, "role": "assistant", "content": content, "source": source}}
 
 
-def chunk(text: str = "x", **changes: Json) -> dict[str, Json]:
+def chunk(text: Any = "x", **changes: Any) -> dict[str, Json]:
     """The payload of a text delta."""
     return {"turn": 1, "step": 1, "chunk": {"type": "text-delta", "index": 0, "text": text, **changes}}
 
@@ -169,12 +171,13 @@ def test_bad_surface_metadata_is_refused(options: dict[str, Any], path: str) -> 
 
 def test_log_only_types_carry_no_surface_metadata() -> None:
     """A marker on any other type is refused, by append and in seeds, deltas included."""
-    for options in ({"surface_op": "append"}, {"source_event_seqs": [0]}):
+    refused: tuple[dict[str, Any], ...] = ({"surface_op": "append"}, {"source_event_seqs": [0]})
+    for options in refused:
         s = session()
         s.append("my/type", 1)
         for type_, data in (("turn/start", {"turn": 1}), ("assistant/chunk", chunk()), ("my/type", 1)):
             with pytest.raises(InvalidEventError):
-                s.append(type_, data, **options)  # type: ignore[arg-type]
+                s.append(type_, data, **options)
     with pytest.raises(InvalidEventError, match="seed event 0"):
         Session("s", seed=[{"type": "a", "seq": 0, "time": 0, "data": 1, "surfaceOp": "append"}])
 
@@ -198,7 +201,12 @@ def test_retired_forms_are_refused() -> None:
     """Forms that old logs used are neither written nor replayed."""
     s = session()
     header: dict[str, Json] = {"config": {"provider": "p", "model": "m"}}
-    for type_, data in (("request/header-delta", {}), ("mode/set", {}), ("request/header", {"header": header, "reason": "fallback"})):  # fmt: skip
+    retired: tuple[tuple[str, dict[str, Json]], ...] = (
+        ("request/header-delta", {}),
+        ("mode/set", {}),
+        ("request/header", {"header": header, "reason": "fallback"}),
+    )
+    for type_, data in retired:
         with pytest.raises(InvalidEventError):
             s.append(type_, data)
         with pytest.raises(UnsupportedFormatError):
@@ -216,10 +224,11 @@ def test_checkers_veto_before_anything_changes() -> None:
         raise PermissionError("no")
 
     remove = s.check(veto)
-    for act in (
+    acts: tuple[Callable[[], Event], ...] = (
         lambda: s.append("user/message", user(), surface_op="append"),
         lambda: s.append("assistant/chunk", chunk()),
-    ):
+    )
+    for act in acts:
         with pytest.raises(PermissionError):
             act()
     assert [event.seq for event in seen] == [0, 0]
@@ -319,7 +328,11 @@ def test_one_thread() -> None:
     errors: list[Exception] = []
 
     def work() -> None:
-        for act in (lambda: s.append("my/type", 1), lambda: s.append("assistant/chunk", chunk())):
+        acts: tuple[Callable[[], Event], ...] = (
+            lambda: s.append("my/type", 1),
+            lambda: s.append("assistant/chunk", chunk()),
+        )
+        for act in acts:
             try:
                 act()
             except WrongThreadError as error:
@@ -409,7 +422,7 @@ def test_seeds_are_not_published_and_may_end_in_an_open_turn() -> None:
 
 def test_deviations_that_seeds_do_not_refuse_are_carried() -> None:
     """A core event of another shape is a read-only mapping, byte for byte."""
-    line = {"type": "turn/end", "seq": 0, "time": 0, "data": {"turn": "one"}}
+    line: dict[str, Json] = {"type": "turn/end", "seq": 0, "time": 0, "data": {"turn": "one"}}
     s = Session("s", seed=[line])
     assert s.events[0].data == {"turn": "one"}
     assert s.events[0].to_dict() == line
@@ -486,7 +499,7 @@ def test_the_delta_path_agrees_with_the_general_path(tokens: list[dict[str, Json
     assert list(s.events) == list(slow.events)
 
 
-def encoded(token: dict[str, Json]) -> tuple[bytes, object]:
+def encoded(token: dict[str, Json]) -> tuple[bytes, Any]:
     """What the general path makes of a payload."""
     from sessionstore.lossless import encode
     from sessionstore.vocabulary import validate_payload
