@@ -12,6 +12,7 @@
     ├── InvariantError            an event breaks an opt-in invariant
     ├── ForkError                 the fork was refused; ``code`` says why
     ├── DamagedLogError           bytes proven bad; ``findings`` lists them
+    ├── FollowError               a session cannot be followed past a seq
     ├── UnsupportedFormatError    intact, but not for this version
     ├── StorageError              the operating system said no; ``os_error`` is kept
     ├── PendingLimitError         too much is waiting for a disk that does not take it
@@ -37,6 +38,7 @@ __all__ = [
     "ConcurrentWriteError",
     "DamagedLogError",
     "DuplicateSessionError",
+    "FollowError",
     "ForkCode",
     "ForkError",
     "InvalidEventError",
@@ -52,9 +54,7 @@ __all__ = [
     "WrongThreadError",
 ]
 
-ForkCode = Literal[
-    "SESSION_ALREADY_EXISTS", "SESSION_NOT_FOUND", "SESSION_NOT_LIVE", "INVALID_BOUNDARY", "OPEN_TURN"
-]
+ForkCode = Literal["SESSION_ALREADY_EXISTS", "SESSION_NOT_FOUND", "SESSION_NOT_LIVE", "INVALID_BOUNDARY", "OPEN_TURN"]
 
 
 class SessionStoreError(Exception):
@@ -237,7 +237,11 @@ class UnsupportedFormatError(SessionStoreError):
     """The log is intact, but this version does not read it; ``direction`` is ``newer``, ``older`` or ``retired``."""
 
     def __init__(
-        self, reason: str, *, direction: Literal["newer", "older", "retired"], session_id: str | None = None,
+        self,
+        reason: str,
+        *,
+        direction: Literal["newer", "older", "retired"],
+        session_id: str | None = None,
         path: str | None = None,
     ) -> None:
         self.reason = reason
@@ -252,7 +256,12 @@ class StorageError(SessionStoreError):
     """The operating system refused; ``os_error`` is what it said."""
 
     def __init__(
-        self, action: str, *, path: str | None = None, os_error: OSError | None = None, session_id: str | None = None,
+        self,
+        action: str,
+        *,
+        path: str | None = None,
+        os_error: OSError | None = None,
+        session_id: str | None = None,
         hint: str | None = None,
     ) -> None:
         self.action = action
@@ -298,4 +307,21 @@ class WrongThreadError(SessionStoreError):
         self.session_id = session_id
         super().__init__(
             f"session {session_id!r} belongs to another thread; use loop.call_soon_threadsafe(session.append, ...)"
+        )
+
+
+class FollowError(SessionStoreError):
+    """A session cannot be followed any further: its log was replaced, or has a bad line.
+
+    Everything below ``seq`` was delivered, or was not asked for; when the log is well again,
+    ``store.follow(session_id, seq)`` goes on from there.
+    """
+
+    def __init__(self, session_id: str, *, seq: int, reason: str) -> None:
+        self.session_id = session_id
+        self.seq = seq
+        self.reason = reason
+        super().__init__(
+            f"session {session_id!r} cannot be followed past seq {seq}: {reason}; "
+            f"`sessionstore verify {session_id}` says more, following can go on from seq {seq}"
         )

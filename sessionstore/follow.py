@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from sessionstore.backends.base import check_seq
 from sessionstore.backends.files import OsFiles
 from sessionstore.backends.paths import LOG_NAMES
-from sessionstore.errors import DamagedLogError, SessionStoreError, UnsupportedFormatError
+from sessionstore.errors import DamagedLogError, FollowError, UnsupportedFormatError
 from sessionstore.recovery.findings import Verdict
 from sessionstore.settle import settle
 from sessionstore.tail import LogTail, TailError
@@ -39,23 +39,6 @@ _REMEMBERED: Final = 20_000
 
 _BREATH: Final = 256
 """Events handed over between two chances for other tasks of the loop."""
-
-
-class FollowError(SessionStoreError):
-    """A session cannot be followed any further: its log was replaced, or has a bad line.
-
-    Everything below ``seq`` was delivered, or was not asked for; when the log is well again,
-    ``follow(store, session_id, seq)`` goes on from there.
-    """
-
-    def __init__(self, session_id: str, *, seq: int, reason: str) -> None:
-        self.session_id = session_id
-        self.seq = seq
-        self.reason = reason
-        super().__init__(
-            f"session {session_id!r} cannot be followed past seq {seq}: {reason}; "
-            f"`sessionstore verify {session_id}` says more, following can go on from seq {seq}"
-        )
 
 
 class _Source(Protocol):
