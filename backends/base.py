@@ -203,7 +203,7 @@ class RepairReport(Struct, frozen=True):
         return self.cut_at is not None or bool(self.closers) or (self.salvage is not None and self.salvage.changed)
 
 
-class SessionInfo(Struct, frozen=True, kw_only=True):
+class SessionInfo(Struct, frozen=True, kw_only=True, gc=False):
     """One row of a listing, from header and tail alone.
 
     ``created_at`` and ``last_time`` are epoch ms; ``approximate`` says that ``last_time`` is the storage's

@@ -50,13 +50,14 @@ Identity = tuple[int, int]
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700
 _COMMON: Final = os.O_NOFOLLOW | os.O_CLOEXEC
+_READ: Final = os.O_RDONLY | os.O_NONBLOCK | _COMMON
 # What a file system answers that cannot sync a directory: there is nothing more that could be done.
 _NO_DIRECTORY_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 _NO_MODES: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _NO_FULL_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY})
 
 
-class FileStat(Struct, frozen=True):
+class FileStat(Struct, frozen=True, gc=False):
     """What is asked of a file: ``size`` in bytes, ``mtime_ns`` in nanoseconds since the epoch."""
 
     kind: FileKind
@@ -173,7 +174,7 @@ class OsFiles:
     def open_read(self, path: str) -> int:
         """See :class:`Files`."""
         # O_NONBLOCK: a pipe put in the place of a file must not hang the reader.
-        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | _COMMON)
+        return os.open(path, _READ)
 
     def open_append(self, path: str) -> int:
         """See :class:`Files`."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from functools import lru_cache
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -82,6 +83,7 @@ class SessionPaths(Struct, frozen=True):
         return os.path.join(self.directory, INDEX_NAME)
 
 
+@lru_cache(maxsize=1024)
 def project_name(cwd: str | None) -> str:
     """The readable name of the directory that holds the sessions of *cwd*.  Lossy: two cwds may share one."""
     if cwd is None:
@@ -108,6 +110,8 @@ def encode_id(session_id: str) -> str:
 
 def decode_segment(segment: str) -> str | None:
     """The id whose directory is named *segment*; ``None`` when it was shortened or is no name of ours."""
+    if segment and segment not in {".", ".."} and len(segment) <= _MAX_SEGMENT and _SPECIAL.search(segment) is None:
+        return segment  # most names are ids as they are
     text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), segment)
     if not text:
         return None

@@ -16,7 +16,7 @@ from sessionstore.backends.base import ANY, AnyCwd, Page, SalvageReport, Stored,
 from sessionstore.backends.files import Files, OsFiles, ensure_directories, read_chunks, storage_errors
 from sessionstore.backends.jsonl.frames import salvaged
 from sessionstore.backends.jsonl.index import Checkpoint, Index, load_index, save_index
-from sessionstore.backends.jsonl.listing import list_sessions
+from sessionstore.backends.jsonl.listing import list_sessions, look_closer
 from sessionstore.backends.jsonl.lock import SessionLock, lock_path, probe
 from sessionstore.backends.jsonl.lookup import check_place, find_session, warn_of_mixed_root
 from sessionstore.backends.jsonl.reading import Reading, open_log, read_log, read_suffix, unchanged
@@ -303,7 +303,7 @@ class JsonlBackend:
 
     def _list(self, cwd: str | AnyCwd | None, limit: int | None, after: tuple[int, str] | None) -> Page:
         rows = list_sessions(self._files, self.root, cwd=cwd, lock_dir=self._lock_dir)
-        return make_page(rows, limit=limit, after=after)
+        return look_closer(self._files, make_page(rows, limit=limit, after=after))
 
     async def delete(self, session_id: str) -> TrashEntry:
         """See :class:`sessionstore.backends.base.Backend`."""

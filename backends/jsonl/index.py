@@ -67,7 +67,7 @@ class Index(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fi
 def load_index(files: Files, directory: str) -> Index | None:
     """The index in a session's *directory*; ``None`` when there is none or it is no index.  Never raises."""
     try:
-        fd = files.open_read(os.path.join(directory, INDEX_NAME))
+        fd = files.open_read(f"{directory}/{INDEX_NAME}")
     except OSError:
         return None
     try:

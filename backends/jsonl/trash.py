@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from sessionstore.backends.base import TrashEntry
 from sessionstore.backends.files import ensure_directories, storage_errors, write_all
-from sessionstore.backends.jsonl.listing import header_of
+from sessionstore.backends.jsonl.heads import header_of
 from sessionstore.backends.paths import LOG_NAMES, TRASH, decode_segment, project_name
 from sessionstore.errors import InvalidEventError, SessionNotFoundError, StorageError
 from sessionstore.lossless import decode, encode

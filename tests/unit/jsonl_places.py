@@ -83,6 +83,7 @@ class DeniedFiles(OsFiles):
 
     def open_read(self, path: str) -> int:
         self._check(path)
+        self._check(os.path.dirname(path))
         return super().open_read(path)
 
     def listdir(self, path: str) -> list[str]:
