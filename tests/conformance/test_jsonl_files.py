@@ -505,6 +505,7 @@ async def test_a_directory_that_cannot_be_read_is_a_storage_error(tmp_path: Path
         (tmp_path / "_no-cwd").chmod(0o700)
 
 
+@pytest.mark.slow
 async def test_a_second_owner_is_refused(tmp_path: Path) -> None:
     """While one store has the session, another cannot resume, delete or create it."""
     async with SessionStore(tmp_path) as store, SessionStore(tmp_path) as other:

@@ -45,6 +45,7 @@ async def test_a_live_session_is_seen_as_it_is_in_memory(place: Place) -> None:
         assert [e.type for e in session.events] == ["turn/start", "user/message"]
 
 
+@pytest.mark.slow
 async def test_no_repair_while_somebody_owns_the_session(place: Place) -> None:
     """Another store may look, and may not resume; nothing is changed underneath the owner."""
     async with place.store() as store, place.store() as other:
@@ -63,6 +64,7 @@ async def test_no_repair_while_somebody_owns_the_session(place: Place) -> None:
         assert await session.flush() == 2
 
 
+@pytest.mark.slow
 async def test_of_two_resumes_at_once_one_has_it(place: Place) -> None:
     """In one store, and in two."""
     async with place.store() as store:

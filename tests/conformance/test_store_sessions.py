@@ -47,6 +47,7 @@ async def test_a_taken_id_is_refused_and_a_seed_is_supported(place: Place) -> No
             await store.create("s")
 
 
+@pytest.mark.slow
 async def test_a_session_that_comes_too_late_cannot_overwrite(place: Place) -> None:
     """Two stores reserve one id; the first to write has it, the other's events stay in memory."""
     async with place.store() as first:

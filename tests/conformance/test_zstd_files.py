@@ -286,6 +286,7 @@ async def test_both_encodings_live_in_one_root_with_one_warning(
         assert {row.id for row in (await store.list()).sessions} == {"plain", "one", "two"}
 
 
+@pytest.mark.slow
 async def test_decoding_a_long_log_does_not_block_the_loop(tmp_path: Path) -> None:
     """Decompression runs in a worker; a reader that is cancelled leaves the store usable."""
     import asyncio
