@@ -35,6 +35,8 @@ from sessionstore.surface import Surface
 from sessionstore.vocabulary import PAYLOADS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sessionstore.eventlog import Events
     from sessionstore.events import Event
     from sessionstore.vocabulary import EventTypes
@@ -82,6 +84,11 @@ def scan_log(data: bytes | memoryview, *, types: EventTypes | None = None) -> Sc
     return scanner.finish()
 
 
+def _finished(lines: list[bytes], start: int) -> int:
+    del start
+    return len(lines)
+
+
 class LogScanner:
     """Scans a log that arrives in pieces.  How it is cut into pieces makes no difference to the result.
 
@@ -93,7 +100,7 @@ class LogScanner:
         self._max_line = max_line
         self._size = 0
         self._splitter = LineSplitter(max_line)
-        self._stage = self._read_first
+        self._stage: Callable[[list[bytes], int], int] = self._read_first
         self._header: Header | None = None
         self._header_line: bytes | None = None
         self._header_bad = False
@@ -127,8 +134,10 @@ class LogScanner:
         """The result.  With a *live* writer at work, a last line without an end is no finding.  Call it once."""
         if not live and not self._foreign:
             self._read_tail()
+        verdict = self._verdict()
+        self._stage = _finished  # a method of ours would be a cycle, and keep a log that nobody else holds
         return ScanResult(
-            verdict=self._verdict(),
+            verdict=verdict,
             header=self._header,
             header_line=self._header_line,
             log=self._log,

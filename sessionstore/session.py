@@ -90,7 +90,7 @@ class Session:
         self._surface = surface
         self._surface_view = SurfaceView(surface)
         self._clock = clock
-        self._history = History(header.id, self._event_at)
+        self._history = History(header.id, log.event)  # not a method of ours: a cycle would keep a dropped log
         self._checkers: list[Checker] = []
         self._observers: list[Observer] = []
         self._publishing = False
