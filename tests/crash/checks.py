@@ -72,12 +72,12 @@ class _Checked:
             return "absent"
         seen = await self._inspect() if self._thorough else None
         try:
-            session = await self._store.resume(promise.id)
+            session = await self._store.resume(promise.id, on_damage="salvage" if promise.unmended else "raise")
         except DamagedLogError:
             return await self._refused(await self._store.inspect(promise.id))
         lines = _texts(session)
         as_appended = self._compare(lines, session)
-        if seen is not None and seen != lines:
+        if seen is not None and seen != lines and not promise.unmended:
             raise BrokenPromiseError("resume", "resume and inspect do not agree")
         await self._resume_again(session, raw)
         return _outcome(session) if as_appended else "unnoticed"
@@ -185,6 +185,9 @@ class _Checked:
         kept = {data for path, data in before.items() if ".jsonl.cut-" in path}
         if not kept.issuperset(self._promise.kept):
             raise BrokenPromiseError("quarantine", "bytes that a repair cut are gone")
+        originals = [data for path, data in before.items() if ".damaged-" in path]
+        if self._promise.original is not None and originals != [self._promise.original]:
+            raise BrokenPromiseError("quarantine", f"{len(originals)} copies of the damaged log are kept")
         await self._go_on(again)
 
     async def _go_on(self, session: StoredSession) -> None:

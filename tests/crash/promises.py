@@ -69,6 +69,7 @@ class Promise(Struct, frozen=True, kw_only=True):
     *lines* are the events given out, *acked* how many of them are durable, *first* how many were in the batch that
     publishes (a visible session has that many), *places* where it may be.  *kept* are bytes that a repair cut or
     will cut: a quarantine file must hold them in the end.  *doubt*: what may have to be refused.
+    *original* is a damaged log that a salvage must keep; *unmended*: the salvage may not be done yet.
     """
 
     id: str
@@ -80,6 +81,8 @@ class Promise(Struct, frozen=True, kw_only=True):
     places: frozenset[Place] = frozenset({"home"})
     kept: tuple[bytes, ...] = ()
     doubt: Doubt = "none"
+    original: bytes | None = None
+    unmended: bool = False
 
 
 class Ledger:
@@ -115,6 +118,7 @@ class Ledger:
             header=session.header.to_json(),
             exists=exists or before.exists,
             acked=0,
+            unmended=False,
             first=len(lines) if first is None else first,
         )
         session.observe(lambda event: lines.append(event.to_json()))

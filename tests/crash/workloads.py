@@ -7,7 +7,7 @@ import errno
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sessionstore import SessionNotFoundError, SessionStore, StorageError
 from sessionstore import exit as exit_hooks
@@ -29,6 +29,8 @@ __all__ = [
     "exiting",
     "fault_at",
     "forking",
+    "mending_a_hole",
+    "mending_two_histories",
     "resuming",
     "robbed",
     "streaming",
@@ -61,6 +63,7 @@ class Life:
         self.crashes: list[Crash] = []
         self.operations = 0
         self.abandoned = False  # the program ends without a close
+        self._fault = disk.fault
         self._last: tuple[int, tuple[Promise, ...]] | None = None
         disk.before = self._before
 
@@ -70,6 +73,16 @@ class Life:
         if now != self._last:
             self._last = now
             self.crashes.append(Crash(f"{self.operations} {name} {path}", self.disk.clone(), now[1]))
+
+    def pause(self) -> None:
+        """What comes now is preparation: nothing of it counts, and nothing fails."""
+        self._fault, self.disk.fault, self.disk.before = self.disk.fault, None, None
+
+    def start(self) -> None:
+        """The preparation is over."""
+        self.crashes.clear()
+        self.operations = self.disk.operations = 0
+        self.disk.fault, self.disk.before = self._fault, self._before
 
     async def live(self, workload: Workload) -> None:
         """Let the program run to its end, which is a moment like any other."""
@@ -280,7 +293,7 @@ async def robbed(life: Life, store: SessionStore) -> None:
         life.ledger.robbed.add("s")
         log = paths.log(life.setup.compression)
         prefix = f"{paths.directory}/"
-        fault, life.disk.fault = life.disk.fault, None  # the thief has a better disk
+        fault, life.disk.fault = life.disk.fault, None  # whoever removes it has a better disk
         for path in [path for path in life.disk.tree() if path.startswith(prefix)] if everything else [log]:
             life.disk.unlink(path)
         if everything:
@@ -326,6 +339,74 @@ async def exiting(life: Life, store: SessionStore) -> None:
     store._registry.write_at_exit()
     life.ledger.change("s", acked=session.seq)
     life.abandoned = True
+
+
+async def mending_a_hole(life: Life, store: SessionStore) -> None:
+    """A line, or a frame, in the middle of a closed log reads as NULs: salvage, and go on."""
+    life.pause()
+    await _turns(store, "s")
+    data = life.disk.tree()[_log(life, "s")] or b""
+    where = data.index(b"\n", len(data) // 2) + 1 if life.setup.compression == "none" else len(data) // 2
+    await _salvage(life, store, data[:where] + bytes(40) + data[where + 40 :])
+
+
+async def mending_two_histories(life: Life, store: SessionStore) -> None:
+    """Two programs wrote one log: salvage makes the second history a session of its own."""
+    life.pause()
+    await _turns(store, "s")
+    await _turns(store, "other", "another text, " * 3)
+    both = [(life.disk.tree()[_log(life, each)] or b"").split(b"\n") for each in ("s", "other")]
+    same = next(n for n in range(1, len(both[0])) if both[0][n] != both[1][n])
+    await _salvage(life, store, b"\n".join([*both[0][:-1], *both[1][same:]]))
+
+
+async def _turns(store: SessionStore, session_id: str, text: str = "text " * 10) -> None:
+    session = await store.create(session_id, cwd=CWD)
+    for turn in (1, 2, 3):
+        turn_start(session, turn)
+        user(session, "the same" if turn == 1 else text)
+        turn_end(session, turn)
+        await session.flush()
+    await session.dispose()
+
+
+async def _salvage(life: Life, store: SessionStore, damaged: bytes) -> None:
+    """Put *damaged* in the place of the log; what a salvage makes of it must come of it after every crash, too."""
+    path = _log(life, "s")
+    life.disk.unlink(path)
+    fd = life.disk.create(path)
+    life.disk.write(fd, memoryview(damaged))
+    life.disk.sync(fd)
+    life.disk.close(fd)
+    life.disk.sync_directory(path.rpartition("/")[0])
+    if any(path.endswith("/other") for path in life.disk.tree()):
+        await store.delete("other")
+    await _expect_salvage(life, damaged)
+    life.start()
+    session = await life.insist(lambda: store.resume("s", on_damage="salvage"))
+    life.ledger.watch(session, exists=True)
+    turn_start(session, 4)
+    await life.flush(session)
+    await life.dispose(session)
+
+
+async def _expect_salvage(life: Life, damaged: bytes) -> None:
+    disk = life.disk.clone()
+    store = life.setup.open(disk)
+    session = await store.resume("s", on_damage="salvage")
+    salvage = None if session.recovery is None else session.recovery.salvage
+    found = {"s": _lines(session, session.seq)}
+    for fork in () if salvage is None else salvage.forks:
+        found[fork.id] = tuple(event.to_json() for event in (await store.inspect(fork.id)).events)
+    await store.aclose()
+    for session_id, lines in found.items():
+        promise = Promise(id=session_id, lines=lines, acked=len(lines), exists=True)
+        original = damaged if session_id == "s" else None
+        life.ledger.expect(structs.replace(promise, original=original, unmended=session_id == "s"))
+
+
+def _log(life: Life, session_id: str) -> str:
+    return session_paths(ROOT, session_id, CWD).log(life.setup.compression)
 
 
 # --- faults -----------------------------------------------------------------------------------------------------
