@@ -7,7 +7,7 @@ PYTEST  = $(BIN)/python -m pytest
 export BACKENDS ?= memory,jsonl
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-all crash crash-kill crash-power fixtures-check coverage bench fmt lint type wheel-check check clean
+.PHONY: help install demo test test-slow test-all crash crash-enum crash-kill crash-power fixtures-check coverage bench fmt lint type wheel-check check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -32,8 +32,11 @@ test-slow: $(BIN)/.extra-test  ## the tests that take longer
 test-all: $(BIN)/.extra-test  ## all tests, with more examples for the properties
 	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=600
 
-crash: $(BIN)/.extra-test  ## only the tests that crash something
+crash: crash-enum  ## all that crashes something
 	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=600 -m crash
+
+crash-enum: $(BIN)/.extra-test  ## open more than 100,000 images that a power cut could leave (about ten minutes)
+	$(BIN)/python -m tests.crash.run_enumeration --images 100000
 
 crash-kill: $(BIN)/.extra-test  ## kill a thousand agents, at least twenty in every class of moments
 	$(BIN)/python -m tests.crash.killing
