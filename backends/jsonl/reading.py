@@ -29,7 +29,7 @@ from sessionstore.seeds import check_seed_event
 from sessionstore.vocabulary import SURFACE_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from sessionstore.backends.files import Files
     from sessionstore.backends.jsonl.lookup import Found
@@ -37,11 +37,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Pauses", "Reading", "open_log", "read_log", "read_suffix", "unchanged"]
 
-_PIECE: Final = 256 * 1024
-"""Bytes scanned between two chances for other threads: a few milliseconds."""
+_PIECE: Final = 64 * 1024
+"""Bytes scanned between two looks at the clock: about a millisecond of work."""
 
 _WORK: Final = 0.003
 """Seconds of work between two pauses."""
+
+_PAUSE: Final = 5e-5
+"""Seconds.  A thread that waits for the GIL needs about so long to wake up; a pause of 0 is over before."""
 
 _BLOCK: Final = 64 * 1024
 _WHOLE: Final = 1024 * 1024
@@ -57,7 +60,7 @@ class Pauses:
     def __call__(self) -> None:
         """Pause if it is time to."""
         if time.monotonic() - self._last > _WORK:
-            time.sleep(0)
+            time.sleep(_PAUSE)
             self._last = time.monotonic()
 
 
@@ -105,19 +108,34 @@ def read_log(
     frames = FrameReader() if found.compression == "zstd" else None
     pause = Pauses()
     with open_log(files, found, session_id) as (fd, stat):
-        for piece in read_chunks(files, fd, 0, stat.size, chunk=_PIECE):
-            for part in (piece,) if frames is None else frames.feed(piece):
-                scanner.feed(part)
+        for piece in _decoded(read_chunks(files, fd, 0, stat.size, chunk=_PIECE), frames, live=live):
+            scanner.feed(piece)
             pause()
-        if frames is not None and not live:
-            for part in frames.finish():
-                scanner.feed(part)
         scan = _check_place(files, found, session_id, scanner.finish(live=live))
         checkpoint = None
         if frames is None and scan.verdict in _GOOD:
             digest = tail_digest(files, fd, scan.safe_offset)
             checkpoint = Checkpoint(*stat.identity, scan.safe_offset, len(scan.log), digest)
     return Reading(scan, stat, frames, checkpoint)
+
+
+def _decoded(pieces: Iterable[bytes], frames: FrameReader | None, *, live: bool) -> Iterator[bytes | memoryview]:
+    """The text of a log in small pieces: *pieces* as they are, or what *frames* makes of them."""
+    if frames is None:
+        yield from pieces
+        return
+    for piece in pieces:
+        for part in frames.feed(piece):
+            yield from _slices(part)
+    if not live:
+        for part in frames.finish():
+            yield from _slices(part)
+
+
+def _slices(part: bytes) -> Iterator[memoryview]:
+    view = memoryview(part)
+    for start in range(0, len(view), _PIECE):
+        yield view[start : start + _PIECE]
 
 
 def unchanged(files: Files, found: Found, reading: Reading) -> bool:
