@@ -107,7 +107,8 @@ def _plan(found: Found, scan: ScanResult, session_id: str | None, cwd: str | Non
     ]
     if found.header is not None and fate != "kept":
         extra.append(Quarantined(found.header.offset, found.header.length, "a header that names another session"))
-    mended = mend(pieces, found.junk, created_at=header.created_at, begin=begin)
+    mixed = len(path) > 1 or bool(branches)
+    mended = mend(pieces, found.junk, created_at=header.created_at, begin=begin, mixed=mixed)
     forks: list[SalvageFork] = []
     for branch in branches:
         fork = _fork(branch, found.junk, header)
@@ -183,7 +184,8 @@ def _fork(branch: _Branch, junk: Junk, parent: Header) -> SalvageFork | None:
     created_at = parent.created_at if first is None else max(Event.stored(first.line, first.seq).time, 0)
     try:
         header = child_header(parent, f"{parent.id}~{own.start}", created_at=created_at, seed_length=own.start)
-        mended = mend(unpack([*branch.shared, *branch.own]), junk, created_at=parent.created_at, begin=0)
+        pieces = unpack([*branch.shared, *branch.own])
+        mended = mend(pieces, junk, created_at=parent.created_at, begin=0, mixed=True)
         lines = _checked(header, mended)
     except (RefusedError, InvalidEventError):
         return None

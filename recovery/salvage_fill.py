@@ -8,8 +8,9 @@ becomes ``recovery/lost``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -19,7 +20,9 @@ from sessionstore.events import Event
 from sessionstore.recovery.closers import PendingCall, payload_of
 from sessionstore.recovery.format import TURN_END, TURN_START
 from sessionstore.recovery.salvage_made import (
+    Need,
     boundary,
+    fitting,
     lost_event,
     lost_message,
     lost_result,
@@ -27,7 +30,7 @@ from sessionstore.recovery.salvage_made import (
     made_result,
 )
 from sessionstore.recovery.salvage_plan import MadeEvent, Quarantined
-from sessionstore.recovery.salvage_state import Ahead, Progress, call_of
+from sessionstore.recovery.salvage_state import Ahead, Progress, call_of, calls_of
 from sessionstore.seeds import check_seed_event
 from sessionstore.surface import Change, Surface
 
@@ -45,7 +48,7 @@ MAX_LOST_WITHOUT_BYTES: Final = 1_000
 
 _ROUNDS: Final = 3
 _UNANSWERED: Final = "its call was not answered in what is left"
-_Maker: TypeAlias = "Callable[[int], Event | None]"
+_UNANSWERED_LEFT: Final = "a call that it asks for is not answered in what is left"
 
 
 class RefusedError(Exception):
@@ -72,18 +75,11 @@ class _Gap(Struct, frozen=True):
     reason: str
 
 
-class _Need(Struct, frozen=True):
-    """An event that a hole has to hold.  Of too many, those of the lowest *rank* are made."""
-
-    rank: int
-    make: _Maker
-    reason: str
-
-
-def mend(pieces: Sequence[Piece], junk: Junk, *, created_at: int, begin: int) -> Mended:
+def mend(pieces: Sequence[Piece], junk: Junk, *, created_at: int, begin: int, mixed: bool = False) -> Mended:
     """Make a history of *pieces*, which are in the order of their seqs and do not overlap.
 
-    *created_at* is the time of what comes before the first event, *begin* the byte behind the header.
+    *created_at* is the time of what comes before the first event, *begin* the byte behind the header.  *mixed* says
+    that the pieces may come from more than one writer, so that calls and answers can be apart without any hole.
 
     Raises:
         RefusedError: more is lost than may be filled, or an event is of a retired form.
@@ -91,24 +87,28 @@ def mend(pieces: Sequence[Piece], junk: Junk, *, created_at: int, begin: int) ->
     # A replacement that does not stand takes nothing out of the history, so holes under it must be filled after all.
     distrusted: set[int] = set()
     for _ in range(_ROUNDS):
-        mender = _Mender(pieces, junk, created_at, begin, distrusted)
+        mender = _Mender(pieces, junk, created_at, begin, distrusted, mixed=mixed)
         mended = mender.run()
         if mender.fallen <= distrusted:
             return mended
         distrusted |= mender.fallen
     everything = {piece.seq for piece in pieces if b'"replace"' in piece.line}
-    return _Mender(pieces, junk, created_at, begin, everything).run()
+    return _Mender(pieces, junk, created_at, begin, everything, mixed=mixed).run()
 
 
 class _Mender:
-    def __init__(self, pieces: Sequence[Piece], junk: Junk, created_at: int, begin: int, distrusted: set[int]) -> None:
+    def __init__(
+        self, pieces: Sequence[Piece], junk: Junk, created_at: int, begin: int, distrusted: set[int], *, mixed: bool
+    ) -> None:
         self.fallen: set[int] = set()
         self._distrusted = distrusted
         self._pieces = pieces
         self._junk = junk
         self._at = begin  # the byte behind the last record
-        self._ahead: Ahead | None = None
+        self._mixed = mixed
+        self._ahead: Ahead | None = Ahead(pieces, distrusted) if mixed else None
         self._state = Progress(created_at)
+        self._state.dirty = mixed
         self._surface = Surface()
         self._nodes: dict[int, Event] = {}
         self._result = Mended([], 0, 0, [], [])
@@ -143,8 +143,11 @@ class _Mender:
         if event.type == "tool/result" and event.surface_op == "append" and self._is_orphan(event):
             self._reject(piece, index, "the call that it answers is lost")
             return
+        if self._mixed and event.type == "assistant/message" and self._stays_unanswered(event, index):
+            self._reject(piece, index, _UNANSWERED_LEFT, remake=False)
+            return
         if event.type == TURN_START:
-            self._state.dirty = False
+            self._state.dirty = self._mixed
         self._commit(event, change)
         self._keep(piece)
 
@@ -161,6 +164,13 @@ class _Mender:
         if not self._state.dirty or call_of(payload_of(event)) in self._state.calls:
             return False
         return self._ahead is None or not self._ahead.is_replaced(event.seq)
+
+    def _stays_unanswered(self, event: Event, index: int) -> bool:
+        """Whether a call of this message has no answer in what follows, and no hole leaves room for one."""
+        ahead = self._ahead
+        if ahead is None or ahead.is_replaced(event.seq):
+            return False
+        return any(not ahead.can_answer(call_id, event.seq + 1, index + 1) for call_id in calls_of(payload_of(event)))
 
     def _commit(self, event: Event, change: Change | None) -> None:
         if change is not None:
@@ -180,14 +190,16 @@ class _Mender:
         """Go on behind the record and its line end."""
         self._at = max(self._at, piece.end + (not piece.loose))
 
-    def _reject(self, piece: Piece, index: int, reason: str) -> None:
+    def _reject(self, piece: Piece, index: int, reason: str, *, remake: bool = True) -> None:
         if b'"replace"' in piece.line:
             self.fallen.add(piece.seq)
+        if piece.type == "tool/result" and self._state.suspects is not None:
+            self._state.suspects[call_of(payload_of(Event.stored(piece.line, piece.seq))) or ""] = None
         self._result.quarantined.append(Quarantined(piece.offset, piece.length, reason))
         gap = _Gap(piece.seq, piece.next, piece.offset, piece.length, reason)
         self._pass(piece)
         self._count(gap, piece.length)
-        self._fill(gap, index + 1)
+        self._fill(gap, index + 1, remake=remake)
 
     def _add(self, event: Event, reason: str) -> None:
         self._commit(event, self._surface.check(event, self._nodes.__getitem__))
@@ -219,14 +231,14 @@ class _Mender:
         if self._lost > MAX_LOST:
             raise RefusedError(f"more than {MAX_LOST} events are lost, seen at seq {gap.start}")
 
-    def _fill(self, gap: _Gap, index: int) -> None:
+    def _fill(self, gap: _Gap, index: int, *, remake: bool = True) -> None:
         if self._ahead is None:
             self._ahead = Ahead(self._pieces, self._distrusted)
         self._state.dirty = True
         named = [seq for seq in range(gap.start, gap.stop) if seq in self._ahead.named]
         room = gap.stop - gap.start - len(named)
-        before, after = self._needs(gap, index, self._ahead)
-        before, after = _fitting(before, after, room)
+        before, after = self._needs(gap, index, self._ahead) if remake else ([], [])
+        before, after = fitting(before, after, room)
         for seq in range(gap.start, gap.stop):
             if seq in self._ahead.named:
                 self._put(seq, gap, self._node(self._ahead.named[seq]))
@@ -238,9 +250,9 @@ class _Mender:
             else:
                 self._put(seq, gap, None)
             room -= 1
-        self._state.doubt.update(self._state.calls)
+        self._state.suspect(self._ahead, gap.stop)  # also for a message that was made here
 
-    def _put(self, seq: int, gap: _Gap, need: _Need | None) -> None:
+    def _put(self, seq: int, gap: _Gap, need: Need | None) -> None:
         event = None if need is None else need.make(seq)
         if need is None or event is None or not self._is_good(event):
             event, reason = lost_event(seq, self._state.time, gap.reason, gap.offset, gap.length), gap.reason
@@ -255,17 +267,17 @@ class _Mender:
             return False
         return event.type != "tool/result" or not self._is_orphan(event)
 
-    def _node(self, replacement: Event | None) -> _Need:
+    def _node(self, replacement: Event | None) -> Need:
         def make(seq: int) -> Event | None:
             if replacement is None:
                 return lost_message(seq, self._state.time)
             return lost_result(seq, self._state.time, replacement)
 
-        return _Need(0, make, "a later replacement names it")
+        return Need(0, make, "a later replacement names it")
 
     # What a hole has to hold
 
-    def _needs(self, gap: _Gap, index: int, ahead: Ahead) -> tuple[list[_Need], list[_Need]]:
+    def _needs(self, gap: _Gap, index: int, ahead: Ahead) -> tuple[list[Need], list[Need]]:
         """What has to stand at the beginning of the hole, and what at its end."""
         state = self._state
         turn, step = state.work.turn, state.work.step
@@ -273,40 +285,47 @@ class _Mender:
         moves = found.known and (found.turn, found.step) != (turn, step)
         ends_turn = found.known and turn is not None and found.turn != turn
         ends_step = step is not None and (ends_turn or (moves and found.step != step))
-        before: list[_Need] = []
-        after: list[_Need] = []
+        before: list[Need] = []
+        after: list[Need] = []
         silent = ahead.is_under(gap.start, gap.stop)
-        calls = found.calls
+        calls = [call for call in found.calls if ahead.can_answer(str(call.get("callId")), gap.stop, index + 1)]
         if turn is not None:
             before += self._lost_answers(gap, ahead, turn)
         if turn is not None and step is not None and not silent:
             ends = ends_step or found.ends
             before += self._lost_message(gap, ahead, [] if ends_step else calls, (turn, step), ends=ends)
         if ends_step and turn is not None and step is not None:
-            before.append(_boundary("step/end", state, turn, step))
+            before.append(self._boundary("step/end", turn, step))
         if ends_turn and turn is not None:
-            before.append(_boundary(TURN_END, state, turn))
+            before.append(self._boundary(TURN_END, turn))
         if moves and found.turn is not None and found.turn != turn:
-            after.append(_boundary(TURN_START, state, found.turn))
+            after.append(self._boundary(TURN_START, found.turn))
         if moves and found.turn is not None and found.step is not None:
-            after.append(_boundary("step/start", state, found.turn, found.step))
+            after.append(self._boundary("step/start", found.turn, found.step))
             if calls and not silent:
                 after += self._message(gap, ahead, [], calls, (found.turn, found.step))
         return before, after
 
-    def _lost_answers(self, gap: _Gap, ahead: Ahead, turn: int) -> list[_Need]:
+    def _lost_answers(self, gap: _Gap, ahead: Ahead, turn: int) -> list[Need]:
         """The answers to calls that are not to come any more, as long as the calls stay in the history."""
         state = self._state
+        suspects = state.suspect(ahead, gap.stop)
         if ahead.is_replaced(state.asked_at):
             return []
-        return [self._answer(call, turn) for call in state.calls.values() if not ahead.answers(call.call_id, gap.stop)]
+        needs: list[Need] = []
+        for call_id in list(islice(suspects, gap.stop - gap.start)):
+            if call_id in state.calls:
+                needs.append(self._answer(state.calls[call_id], turn))
+            else:
+                del suspects[call_id]
+        return needs
 
     def _lost_message(
         self, gap: _Gap, ahead: Ahead, calls: list[Mapping[str, Json]], place: tuple[int, int], *, ends: bool
-    ) -> list[_Need]:
+    ) -> list[Need]:
         """The message of the open step, if it was lost here."""
         state = self._state
-        if any(ahead.answers(call_id, gap.stop) for call_id in state.calls):
+        if len(state.calls) > len(state.suspect(ahead, gap.stop)):
             return []  # the calls of the message before it are still being answered
         blocks = [state.blocks[key] for key in sorted(state.blocks)] if ends or calls else []
         if not calls and (not blocks or state.has_message):
@@ -315,7 +334,7 @@ class _Mender:
 
     def _message(
         self, gap: _Gap, ahead: Ahead, blocks: list[Json], calls: list[Mapping[str, Json]], place: tuple[int, int]
-    ) -> list[_Need]:
+    ) -> list[Need]:
         state = self._state
         turn, step = place
         asked: dict[Json, None] = {  # in order
@@ -336,7 +355,7 @@ class _Mender:
             )
 
         what = "assembled from the blocks that were streamed" if blocks else "the calls that it asked for are recorded"
-        needs = [_Need(1, make, what)]
+        needs = [Need(1, make, what)]
         recorded = {str(call.get("callId")) for call in calls}
         lost = [
             call_id
@@ -345,8 +364,20 @@ class _Mender:
         ]
         return [*needs, *(self._answer(PendingCall(call_id, step), turn) for call_id in lost)]
 
-    def _answer(self, call: PendingCall, turn: int) -> _Need:
-        return _Need(0, lambda seq: made_result(seq, self._state.time, call, turn=turn), _UNANSWERED)
+    def _answer(self, call: PendingCall, turn: int) -> Need:
+        return Need(0, lambda seq: made_result(seq, self._state.time, call, turn=turn), _UNANSWERED)
+
+    def _boundary(self, type_: str, turn: int, step: int | None = None) -> Need:
+        state = self._state
+
+        def make(seq: int) -> Event | None:
+            # No turn begins or ends between a call and its answer.
+            ahead = self._ahead if type_ in (TURN_START, TURN_END) else None
+            if ahead is not None and any(ahead.answers(call_id, seq) for call_id in state.calls):
+                return None
+            return boundary(type_, seq, state.time, turn, step)
+
+        return Need(2, make, "what stands around it says so")
 
     # The end
 
@@ -361,17 +392,3 @@ class _Mender:
         if step is not None:
             yield boundary("step/end", self._result.events, state.time, turn, step)
         yield boundary(TURN_END, self._result.events, state.time, turn)
-
-
-def _boundary(type_: str, state: Progress, turn: int, step: int | None = None) -> _Need:
-    return _Need(2, lambda seq: boundary(type_, seq, state.time, turn, step), "what stands around it says so")
-
-
-def _fitting(before: list[_Need], after: list[_Need], room: int) -> tuple[list[_Need], list[_Need]]:
-    """As many needs as there is room for: answers first, then messages, then boundaries."""
-    excess = len(before) + len(after) - room
-    if excess <= 0:
-        return before, after
-    ranked = sorted([*before, *after], key=lambda need: need.rank)
-    kept = set(map(id, ranked[: max(room, 0)]))
-    return [need for need in before if id(need) in kept], [need for need in after if id(need) in kept]

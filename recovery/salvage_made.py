@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
+
+from msgspec import Struct
 
 from sessionstore.events import Event
 from sessionstore.lossless import Json, decode, encode
 from sessionstore.recovery.closers import PendingCall, unanswered_result
 from sessionstore.recovery.format import RECOVERY_LOST, TURN_END, TURN_START
 
-__all__ = ["Origin", "boundary", "lost_event", "lost_message", "lost_result", "made_assistant", "made_result"]
+__all__ = [
+    "Need",
+    "Origin",
+    "boundary",
+    "fitting",
+    "lost_event",
+    "lost_message",
+    "lost_result",
+    "made_assistant",
+    "made_result",
+]
 
 _LOST_TEXT: Final = "The content of this message was lost when the session's log was damaged."
 _LOST_RESULT_TEXT: Final = "The content of this tool result was lost when the session's log was damaged."
@@ -103,3 +115,21 @@ def made_result(seq: int, time: int, call: PendingCall, *, turn: int, doubt: boo
 
 def _event(type_: str, seq: int, time: int, data: Json, rest: Mapping[str, Json] | None = None) -> Event:
     return Event.from_json(encode({"type": type_, "seq": seq, "time": time, "data": data, **(rest or {})}))
+
+
+class Need(Struct, frozen=True):
+    """An event that a hole has to hold.  Of too many, those of the lowest *rank* are made."""
+
+    rank: int
+    make: Callable[[int], Event | None]
+    reason: str
+
+
+def fitting(before: list[Need], after: list[Need], room: int) -> tuple[list[Need], list[Need]]:
+    """As many needs as there is room for: answers first, then messages, then boundaries."""
+    excess = len(before) + len(after) - room
+    if excess <= 0:
+        return before, after
+    ranked = sorted([*before, *after], key=lambda need: need.rank)
+    kept = set(map(id, ranked[: max(room, 0)]))
+    return [need for need in before if id(need) in kept], [need for need in after if id(need) in kept]

@@ -21,11 +21,11 @@ from sessionstore.vocabulary import SURFACE_TYPES
 if TYPE_CHECKING:
     from sessionstore.recovery.salvage_find import Piece
 
-__all__ = ["Ahead", "Progress", "Prospect", "call_of", "number"]
+__all__ = ["Ahead", "Progress", "Prospect", "call_of", "calls_of", "number"]
 
 _IN_STEP: Final = frozenset({"step/end", "assistant/chunk", "assistant/message", "tool/call", "tool/result"})
 _STOPS: Final = frozenset({"assistant/message", "step/start", "step/end", TURN_START, TURN_END})
-_MAX_CALLS: Final = 256
+_MAX_CALLS: Final = 64
 """How many recorded calls a message that is made anew may ask for."""
 
 _FAR: Final = 256
@@ -46,6 +46,7 @@ class Progress:
         self.calls: dict[str, PendingCall] = {}
         self.asked_at = 0  # the seq of the message that asked for them
         self.doubt: set[str] = set()
+        self.suspects: dict[str, None] | None = None  # calls that no result is to come for, once somebody looked
         self.blocks: dict[int, Json] = {}
         self.streamed: list[range] = []
         self.has_message = False
@@ -70,7 +71,7 @@ class Progress:
         self.work.observe(event)
         match event.type:
             case "turn/start" | "turn/end":
-                self.calls = {}
+                self.calls, self.suspects = {}, None
                 self.doubt = set()
                 self._begin_step()
             case "step/start":
@@ -98,6 +99,16 @@ class Progress:
         """The seqs of what the step has streamed."""
         return [seq for seqs in self.streamed for seq in seqs]
 
+    def suspect(self, ahead: Ahead, seq: int) -> dict[str, None]:
+        """The unanswered calls for which no result is to come from *seq* on.
+
+        All calls of a message are looked at once; what is to come for the others comes, or is rejected.
+        """
+        if self.suspects is None:
+            self.suspects = {call_id: None for call_id in self.calls if not ahead.answers(call_id, seq)}
+            self.doubt.update(self.calls)
+        return self.suspects
+
     def _begin_step(self) -> None:
         self.blocks, self.streamed, self.has_message = {}, [], False
 
@@ -115,13 +126,10 @@ class Progress:
         self.has_message = True
         self.blocks, self.streamed = {}, []
         message = data.get("message", data)
-        content = message.get("content") if isinstance(message, Mapping) else None
         self.origin.observe(message.get("source") if isinstance(message, Mapping) else None)
-        self.calls = {}
-        for block in content if isinstance(content, list) else ():
-            call_id = block.get("id") if isinstance(block, Mapping) and block.get("type") == "tool-call" else None
-            if isinstance(call_id, str):
-                self.calls[call_id] = PendingCall(call_id, step if step is not None else self.work.step or 1)
+        place = step if step is not None else self.work.step or 1
+        self.calls = {call_id: PendingCall(call_id, place) for call_id in calls_of(data)}
+        self.suspects = None
 
 
 class Prospect(Struct):
@@ -152,6 +160,8 @@ class Ahead:
         self._holes: list[int] = []  # the records behind a hole
         self._stops: list[int] = []  # the records at which a step or its message ends
         self._calls: list[int] = []
+        self._moves: list[int] = []  # the records at which no answer can come any more
+        self._payloads: dict[int, Mapping[str, Json]] = {}
         self._breaks: list[int] = []
         ranges: list[tuple[int, int]] = []
         expected = 0
@@ -163,6 +173,8 @@ class Ahead:
                 self._stops.append(index)
             elif piece.type == "tool/call":
                 self._calls.append(index)
+            if piece.type in (TURN_START, TURN_END, "assistant/message"):
+                self._moves.append(index)
             if piece.type in (TURN_START, "assistant/message"):
                 self._breaks.append(piece.seq)
             if piece.type in SURFACE_TYPES and b'"replace"' in piece.line:
@@ -204,6 +216,13 @@ class Ahead:
         until = bisect_left(self._breaks, seq)
         return until == len(self._breaks) or results[at] < self._breaks[until]
 
+    def can_answer(self, call_id: str, seq: int, index: int) -> bool:
+        """Whether a result of that call is to come from *seq* on, or a hole or the end leaves room for one.
+
+        *index* is that of the record from which on holes count.
+        """
+        return self.answers(call_id, seq) or self._following(self._holes, index) <= self._following(self._moves, index)
+
     def look(self, index: int, known_calls: Mapping[str, PendingCall]) -> Prospect:
         """What the records from *index* on say, up to the next hole; calls are followed beyond it."""
         found = Prospect()
@@ -221,13 +240,21 @@ class Ahead:
         for at in self._calls[first : first + _MAX_CALLS]:
             if at >= stop:
                 break
-            data = payload_of(Event.stored(self._pieces[at].line, self._pieces[at].seq))
-            # A call without a name cannot be asked for.
-            whole = all(isinstance(data.get(key), str) for key in ("callId", "name", "arguments"))
-            if whole and data.get("callId") not in known_calls:
+            data = self._call(at)
+            if data and data.get("callId") not in known_calls:
                 found.calls.append(data)
         found.ends = stop < len(self._pieces) and self._pieces[stop].type != "assistant/message"
         return found
+
+    def _call(self, index: int) -> Mapping[str, Json]:
+        """The payload of a recorded call; empty where it has no name, so that nobody can ask for it."""
+        data = self._payloads.get(index)
+        if data is None:
+            data = payload_of(Event.stored(self._pieces[index].line, self._pieces[index].seq))
+            if not all(isinstance(data.get(key), str) for key in ("callId", "name", "arguments")):
+                data = {}
+            self._payloads[index] = data
+        return data
 
     def _following(self, indices: Sequence[int], index: int) -> int:
         """The first of the sorted *indices* that is not before *index*; past the end: the number of records."""
@@ -259,6 +286,15 @@ def _merged(ranges: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
             starts.append(start)
             ends.append(end)
     return starts, ends
+
+
+def calls_of(data: Mapping[str, Json]) -> list[str]:
+    """The ids of the calls that the payload of an ``assistant/message`` asks for."""
+    message = data.get("message", data)
+    content = message.get("content") if isinstance(message, Mapping) else None
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    found = [block.get("id") for block in blocks if block.get("type") == "tool-call"]
+    return [call_id for call_id in found if isinstance(call_id, str)]
 
 
 def call_of(data: Mapping[str, Json]) -> str | None:
