@@ -121,6 +121,7 @@ EXAMPLES: tuple[errors.SessionStoreError, ...] = (
     errors.SessionNotFoundError("s1", where="/root"),
     errors.SessionExistsError("s1", where="/root/s1"),
     errors.DuplicateSessionError("s1", paths=["/a", "/b"]),
+    errors.FollowError("s1", seq=7, reason="the log was replaced"),
     errors.SessionLockedError("s1", pid=7, host="h", program="agent", since=1_700_000_000_000),
     errors.ConcurrentWriteError("s1", path="/p", expected="10 bytes", found="12 bytes"),
     errors.InvalidEventError("is no str", event_type="tool/call", path="$.name", seq=3, session_id="s1"),
