@@ -80,3 +80,13 @@ def test_the_guarantees_name_their_tests() -> None:
     """The three guarantees on the first screen each point at a test."""
     first_screen = README.split("```python")[0]
     assert len(re.findall(r"`tests/[\w/]+\.py::\w+`", first_screen)) >= 3
+
+
+def test_every_decision_is_in_the_list_and_has_its_four_parts() -> None:
+    """A note says the problem, the decision, the alternatives and the consequences, and can be found."""
+    folder = REPO / "docs" / "decisions"
+    notes = sorted(path.name for path in folder.glob("0*.md"))
+    assert re.findall(r"\]\((0[^)]+)\)", (folder / "README.md").read_text(encoding="utf-8")) == notes
+    for note in notes:
+        headings = re.findall(r"^## (.+)$", (folder / note).read_text(encoding="utf-8"), re.MULTILINE)
+        assert headings == ["Problem", "Decision", "Alternatives considered", "Consequences"], note
