@@ -7,7 +7,7 @@ it is the run's key and one string, and renders the line that it stands for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -19,7 +19,17 @@ from sessionstore.lossless import MAX_SAFE, Json, decode, encode, freeze, json_e
 from sessionstore.messages import ReasoningDelta, TextDelta, ToolCallDelta
 from sessionstore.vocabulary import AssistantChunk, EventTypes, decode_payload, is_typed
 
-__all__ = ["DeltaKey", "DeltaType", "Event", "Payload", "Replace", "SurfaceOp", "render_line"]
+__all__ = [
+    "DeltaKey",
+    "DeltaType",
+    "Event",
+    "Payload",
+    "Replace",
+    "SurfaceOp",
+    "check_event",
+    "only_events",
+    "render_line",
+]
 
 DeltaType = Literal["text-delta", "reasoning-delta", "tool-call-delta"]
 Payload: TypeAlias = "Struct | Json"
@@ -86,6 +96,8 @@ class Event(Struct, frozen=True, eq=False, gc=False):
         Raises:
             InvalidEventError: not JSON, or ``type``, ``seq``, ``time`` or ``data`` is missing or of a wrong kind.
         """
+        if not isinstance(line, bytes | bytearray | memoryview | str):
+            raise TypeError(f"an event is read from bytes or str, got {type(line).__name__}")
         raw = line.encode("utf-8", "surrogatepass") if isinstance(line, str) else bytes(line)
         try:
             found = _envelope(raw)
@@ -250,6 +262,22 @@ class Event(Struct, frozen=True, eq=False, gc=False):
 
     def __deepcopy__(self, memo: object) -> Event:
         return self
+
+
+def check_event(value: object) -> Event:
+    """*value*, for functions that anybody may call with anything.
+
+    Raises:
+        TypeError: it is no :class:`Event`.
+    """
+    if not isinstance(value, Event):
+        raise TypeError(f"expected an Event, got {type(value).__name__}; Event.from_dict makes one of a dict")
+    return value
+
+
+def only_events(events: Iterable[object]) -> Iterator[Event]:
+    """*events*, each as :func:`check_event`."""
+    return map(check_event, events)
 
 
 def render_line(
