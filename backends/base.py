@@ -32,7 +32,7 @@ from sessionstore.recovery.salvage_plan import (
 from sessionstore.recovery.scan import ScanResult
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from sessionstore.header import Header
     from sessionstore.recovery.plan import RepairPlan
@@ -231,6 +231,13 @@ class Page(Struct, frozen=True):
 
     sessions: tuple[SessionInfo, ...]
     next: tuple[int, str] | None = None
+
+    def __iter__(self) -> Iterator[SessionInfo]:
+        """The rows, in order."""
+        return iter(self.sessions)
+
+    def __len__(self) -> int:
+        return len(self.sessions)
 
 
 class TrashEntry(Struct, frozen=True):

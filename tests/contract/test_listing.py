@@ -218,3 +218,11 @@ def test_paging_any_rows(rows: list[tuple[str, Any]], limit: int) -> None:
         if after is None:
             break
     assert seen == list(whole)
+
+
+async def test_page_is_its_rows(kit: Kit) -> None:
+    """A page is iterated and counted as its rows, so that nobody has to know the field."""
+    await store(kit.open(), lines=CLOSED)
+    page = await kit.open().list()
+    assert [info.id for info in page] == [info.id for info in page.sessions] == ["s1"]
+    assert len(page) == 1
