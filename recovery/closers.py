@@ -14,7 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from sessionstore.errors import InvalidEventError
-from sessionstore.events import Event
+from sessionstore.events import Event, only_events
 from sessionstore.lossless import Json, decode, encode
 from sessionstore.recovery.format import TURN_END, TURN_START
 
@@ -128,7 +128,7 @@ def interrupted_turn_closers(events: Iterable[Event], *, time: int | None = None
     """
     work = OpenWork()
     last: Event | None = None
-    for last in events:
+    for last in only_events(events):
         work.observe(last)
     if last is None or work.turn is None:
         return []

@@ -78,7 +78,7 @@ class ScanResult(Struct, kw_only=True):
 
 
 def scan_log(data: bytes | memoryview, *, types: EventTypes | None = None) -> ScanResult:
-    """Scan a whole log.  Any bytes at all give a result; nothing is raised."""
+    """Scan a whole log.  Any bytes at all give a result; only what is not bytes raises, a TypeError."""
     scanner = LogScanner(types=types)
     scanner.feed(data)
     return scanner.finish()
@@ -122,6 +122,8 @@ class LogScanner:
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
         """Take the next bytes of the log.  The scanner keeps no reference to *chunk*."""
+        if not isinstance(chunk, bytes | bytearray | memoryview):
+            raise TypeError(f"a log is bytes, got {type(chunk).__name__}; a file is opened with mode 'rb'")
         step = min(_CHUNK, self._max_line)
         if len(chunk) <= step:
             self._feed(bytes(chunk))

@@ -57,8 +57,15 @@ __all__ = [
 ForkCode = Literal["SESSION_ALREADY_EXISTS", "SESSION_NOT_FOUND", "SESSION_NOT_LIVE", "INVALID_BOUNDARY", "OPEN_TURN"]
 
 
+_SHOWN = 120  # characters of a name that a message repeats; the attribute has all of it
+
+
 class SessionStoreError(Exception):
     """Base of every error raised on purpose by this library."""
+
+    def __str__(self) -> str:
+        # Ids and paths may hold lone surrogates, which no terminal and no log file takes.
+        return super().__str__().encode("utf-8", "backslashreplace").decode()
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only data cannot travel through Exception.args, so the
@@ -73,6 +80,20 @@ def _rebuild(cls: type[SessionStoreError], args: tuple[object, ...], state: dict
     return error
 
 
+def _short(name: str) -> str:
+    return name if len(name) <= _SHOWN else name[:_SHOWN] + "…"
+
+
+def _session(session_id: str) -> str:
+    return f"session {_short(session_id)!r}"
+
+
+def _argument(session_id: str) -> str:
+    """The id for a command line, quoted where it has to be."""
+    name = _short(session_id)
+    return name if name.isprintable() and " " not in name else repr(name)
+
+
 class SessionNotFoundError(SessionStoreError):
     """No session of that id is stored here."""
 
@@ -80,19 +101,21 @@ class SessionNotFoundError(SessionStoreError):
         self.session_id = session_id
         self.where = where
         super().__init__(
-            f"session {session_id!r} not found" + (f" in {where}" if where else "") + "; list() shows what is there"
+            f"{_session(session_id)} not found" + (f" in {where}" if where else "") + "; list() shows what is there"
         )
 
 
 class SessionExistsError(SessionStoreError):
     """The id is taken, in this process or in storage."""
 
-    def __init__(self, session_id: str, *, where: str | None = None) -> None:
+    def __init__(self, session_id: str, *, where: str | None = None, detail: str | None = None) -> None:
         self.session_id = session_id
         self.where = where
+        self.detail = detail
         super().__init__(
-            f"session {session_id!r} already exists"
+            f"{_session(session_id)} already exists"
             + (f" at {where}" if where else "")
+            + (f": {detail}" if detail else "")
             + "; resume it, or create with another id"
         )
 
@@ -104,7 +127,7 @@ class DuplicateSessionError(SessionStoreError):
         self.session_id = session_id
         self.paths = tuple(paths)
         super().__init__(
-            f"session {session_id!r} is stored {len(self.paths)} times: {', '.join(self.paths)}; "
+            f"{_session(session_id)} is stored {len(self.paths)} times: {', '.join(self.paths)}; "
             "move all but one of them out of the root"
         )
 
@@ -141,7 +164,7 @@ class SessionLockedError(SessionStoreError):
             if since is not None:
                 held += f" since {since} ms"
         super().__init__(
-            f"session {session_id!r} is held {held}" + (f": {detail}" if detail else "") + "; one writer at a time: "
+            f"{_session(session_id)} is held {held}" + (f": {detail}" if detail else "") + "; one writer at a time: "
             "dispose it there, or inspect() to read without writing"
         )
 
@@ -155,7 +178,7 @@ class ConcurrentWriteError(SessionStoreError):
         self.expected = expected
         self.found = found
         super().__init__(
-            f"session {session_id!r}: {path} was changed by another writer: expected {expected}, found {found}; "
+            f"{_session(session_id)}: {path} was changed by another writer: expected {expected}, found {found}; "
             "nothing of it was cut, the events of this session stay in memory: fork() this session to keep them, "
             "then `sessionstore repair` separates the two writers"
         )
@@ -184,9 +207,9 @@ class InvalidEventError(SessionStoreError):
         self.session_id = session_id
         where = ""
         if session_id is not None:
-            where += f"session {session_id!r}: "
+            where += _session(session_id) + ": "
         if event_type is not None:
-            where += event_type
+            where += _short(event_type)
             if seq is not None:
                 where += f" (seq {seq})"
             where += ": "
@@ -202,7 +225,7 @@ class InvariantError(SessionStoreError):
         self.reason = reason
         self.event_type = event_type
         self.seq = seq
-        super().__init__(f"{event_type} (seq {seq}): {reason}")
+        super().__init__(f"{_short(event_type)} (seq {seq}): {reason}")
 
 
 class ForkError(SessionStoreError):
@@ -212,7 +235,7 @@ class ForkError(SessionStoreError):
         self.code: ForkCode = code
         self.reason = reason
         self.session_id = session_id
-        super().__init__(f"cannot fork session {session_id!r}: {reason} [{code}]")
+        super().__init__(f"cannot fork {_session(session_id)}: {reason} [{code}]")
 
 
 class DamagedLogError(SessionStoreError):
@@ -226,10 +249,10 @@ class DamagedLogError(SessionStoreError):
         shown = "; ".join(f.describe() for f in self.findings[:5])
         more = f"; and {len(self.findings) - 5} more" if len(self.findings) > 5 else ""
         super().__init__(
-            f"session {session_id!r}"
+            _session(session_id)
             + (f" ({path})" if path else "")
             + f" is {verdict}: {shown}{more}. Nothing was changed. "
-            f"`sessionstore verify {session_id}` explains, `sessionstore repair {session_id}` plans a repair"
+            f"`sessionstore verify {_argument(session_id)}` explains, `sessionstore repair {_argument(session_id)}` plans a repair"
         )
 
 
@@ -248,7 +271,7 @@ class UnsupportedFormatError(SessionStoreError):
         self.direction: Literal["newer", "older", "retired"] = direction
         self.session_id = session_id
         self.path = path
-        where = f"session {session_id!r}" if session_id is not None else "log"
+        where = _session(session_id) if session_id is not None else "log"
         super().__init__(where + (f" ({path})" if path else "") + f": {reason}")
 
 
@@ -270,7 +293,7 @@ class StorageError(SessionStoreError):
         self.session_id = session_id
         self.hint = hint
         super().__init__(
-            (f"session {session_id!r}: " if session_id is not None else "")
+            (_session(session_id) + ": " if session_id is not None else "")
             + f"cannot {action}"
             + (f" {path}" if path else "")
             + (f": {os_error.strerror or os_error}" if os_error is not None else "")
@@ -286,7 +309,7 @@ class PendingLimitError(SessionStoreError):
         self.pending_bytes = pending_bytes
         self.limit = limit
         super().__init__(
-            f"session {session_id!r}: {pending_bytes} bytes wait to be written, the limit is {limit}; "
+            f"{_session(session_id)}: {pending_bytes} bytes wait to be written, the limit is {limit}; "
             "await flush() (it raises what the disk said), then append again"
         )
 
@@ -297,7 +320,9 @@ class StoreClosedError(SessionStoreError):
     def __init__(self, what: str, *, session_id: str | None = None) -> None:
         self.what = what
         self.session_id = session_id
-        super().__init__(f"{what}; resume the session in an open store to go on")
+        where = "" if session_id is None else _session(session_id) + ": "
+        next_ = "resume the session in an open store" if session_id is not None else "open another one"
+        super().__init__(f"{where}{what}; {next_} to go on")
 
 
 class WrongThreadError(SessionStoreError):
@@ -306,7 +331,7 @@ class WrongThreadError(SessionStoreError):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(
-            f"session {session_id!r} belongs to another thread; use loop.call_soon_threadsafe(session.append, ...)"
+            f"{_session(session_id)} belongs to another thread; use loop.call_soon_threadsafe(session.append, ...)"
         )
 
 
@@ -322,6 +347,6 @@ class FollowError(SessionStoreError):
         self.seq = seq
         self.reason = reason
         super().__init__(
-            f"session {session_id!r} cannot be followed past seq {seq}: {reason}; "
+            f"{_session(session_id)} cannot be followed past seq {seq}: {reason}; "
             f"`sessionstore verify {session_id}` says more, following can go on from seq {seq}"
         )

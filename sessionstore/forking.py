@@ -103,7 +103,9 @@ async def copy_prefix(
     length = len(log) if boundary is None else _length(log, boundary, parent.id)
     number, is_open = last_turn(log, length) if length else (0, False)
     if is_open:
-        raise ForkError("OPEN_TURN", f"turn {number} is open at seq {length - 1}", session_id=parent.id)
+        raise ForkError(
+            "OPEN_TURN", f"turn {number} is open at seq {length - 1}, fork at a turn/end", session_id=parent.id
+        )
     header = child_header(parent, child_id, created_at=created_at, seed_length=length)
     # The copy goes through the scanner like any log that is read: what a fork accepts, a resume accepts.
     scan = await settle(_scan, header, list(log.lines(0, length)), types)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from msgspec.structs import replace
 
 from sessionstore.errors import InvalidEventError
-from sessionstore.events import Replace
+from sessionstore.events import Replace, check_event, only_events
 from sessionstore.legacy import legacy_message, legacy_message_id
 from sessionstore.lossless import Json, decode, encode, freeze, json_equal
 from sessionstore.messages import AssistantMessage, ToolResultMessage, UserMessage
@@ -58,7 +58,7 @@ def derive_event_message(
     Raises:
         InvalidEventError: the event's text holds a number that cannot be read without loss.
     """
-    message = _message(event, session_id, event_at)
+    message = _message(check_event(event), session_id, event_at)
     content = message.get("content") if isinstance(message, Mapping) else getattr(message, "content", None)
     if event.type == "assistant/message" and not content:
         return None  # it exists to carry usage
@@ -171,7 +171,7 @@ def fold_request_header(events: Iterable[Event], start: EpochHeader | None = Non
     The last ``request/header`` event decides; one without provider and model leaves no header.
     """
     header = start
-    for event in events:
+    for event in only_events(events):
         if event.type == "request/header":
             data = event.data
             found = data.header if isinstance(data, RequestHeader) else _odd_header(data)
@@ -269,7 +269,7 @@ def fold_request_context(events: Iterable[Event], start: RequestContext | None =
     The last ``request/context`` event decides; one that is not of that shape leaves no context.
     """
     context = start
-    for event in events:
+    for event in only_events(events):
         if event.type == "request/context":
             data = event.data
             context = data if isinstance(data, RequestContext) else None

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from sessionstore.errors import InvalidEventError, InvariantError
-from sessionstore.events import Replace
+from sessionstore.events import Replace, check_event
 from sessionstore.lossless import decode
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class InvariantTrace:
     __slots__ = ("_calls", "_last_seq", "_last_step", "_last_turn", "_step", "_strict", "_turn")
 
     def __init__(self, mode: InvariantMode = "execution") -> None:
-        if mode not in {"execution", "strict"}:
+        if mode not in ("execution", "strict"):
             raise ValueError(f"mode is 'execution' or 'strict', not {mode!r}")
         self._strict = mode == "strict"
         self._last_seq = -1
@@ -70,7 +70,7 @@ class InvariantTrace:
         Raises:
             InvariantError: it may not; the message says which rule it breaks.
         """
-        delta = event._delta
+        delta = check_event(event)._delta
         if delta is not None:  # a token of a packed run: its place is known without rendering and reading its JSON
             self.check_chunk(delta.turn, delta.step, event.seq)
             return
@@ -80,7 +80,7 @@ class InvariantTrace:
 
     def commit(self, event: Event) -> None:
         """Move on past ``event``, which :meth:`check` has accepted."""
-        self._last_seq = event.seq
+        self._last_seq = check_event(event).seq
         kind = event.type
         if kind == "assistant/chunk":
             return

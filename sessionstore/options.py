@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from inspect import iscoroutinefunction
 from typing import Any, get_args
 
 from msgspec import Struct
 
-from sessionstore.clock import Clock, system_clock
+from sessionstore.clock import Clock, checked, system_clock
 from sessionstore.events import Event
 from sessionstore.ids import TimeOrderedIds
 from sessionstore.invariants import InvariantMode
@@ -52,7 +53,7 @@ def check_options(
         ValueError: a value is out of range; the message says what is allowed.
     """
     window = _number("batch_window_ms", batch_window_ms, 0, _DAY_MS)
-    the_clock: Any = system_clock if clock is None else _function("clock", clock)
+    the_clock: Any = system_clock if clock is None else checked(_function("clock", clock))
     policy = Policy(
         window=window / 1000,
         batch_bytes=_whole("batch_bytes", batch_bytes),
@@ -100,4 +101,6 @@ def _choice(name: str, value: object, allowed: tuple[object, ...]) -> Any:  # no
 def _function(name: str, value: object) -> Any:  # noqa: ANN401 - its signature cannot be checked
     if not callable(value):
         raise TypeError(f"{name} is a function, got {type(value).__name__}")
+    if iscoroutinefunction(value):
+        raise TypeError(f"{name} is a plain function, got a coroutine function; nobody would await it")
     return value

@@ -363,7 +363,7 @@ class Step:
         self._recorder.release()
         return event
 
-    def _answerable(self, call_id: str) -> tuple[int, ...] | None:
+    def _answerable(self, call_id: object) -> tuple[int, ...] | None:
         """The sources of a result for *call_id*."""
         for call in self._turn.progress.catch_up().pending:
             if call.call_id == call_id:

@@ -98,8 +98,9 @@ class Registry:
 
     def refuse_new(self, session_id: str) -> None:
         """Raise :class:`SessionExistsError` when a session of that id is here."""
-        if self.state(session_id) is not None:
-            raise SessionExistsError(session_id)
+        state = self.state(session_id)
+        if state is not None:
+            raise SessionExistsError(session_id, detail=f"it is {state}")
 
     def refuse_second(self, session_id: str) -> None:
         """Raise :class:`SessionLockedError` when a session of that id is here."""

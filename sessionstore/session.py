@@ -11,13 +11,14 @@ import logging
 from _thread import get_ident
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, overload
 
 import msgspec
 from msgspec import Struct, UnsetType
 
 from sessionstore.chunks import read_delta
-from sessionstore.clock import Clock, system_clock
+from sessionstore.clock import Clock, not_a_time, system_clock
 from sessionstore.deltas import match_delta
 from sessionstore.errors import InvalidEventError, WrongThreadError
 from sessionstore.eventlog import EventLog, Events
@@ -68,6 +69,7 @@ class Session:
     Raises:
         InvalidEventError: a seed event is refused (the message names its index), or id or header are bad.
         UnsupportedFormatError: a seed event is of a retired form.
+        TypeError: *seed* is not iterable, *clock* no function, *types* no EventTypes.
     """
 
     def __init__(
@@ -79,6 +81,10 @@ class Session:
         clock: Clock = system_clock,
         types: EventTypes | None = None,
     ) -> None:
+        if not callable(clock):
+            raise TypeError(f"clock is a function that returns epoch ms, got {type(clock).__name__}")
+        if types is not None and not isinstance(types, EventTypes):
+            raise TypeError(f"types is an EventTypes, got {type(types).__name__}")
         self._start(_make_header(id, header, clock), EventLog(types), Surface(), clock)
         for index, item in enumerate(() if seed is None else seed):
             self._replay(index, item)
@@ -105,6 +111,9 @@ class Session:
     def _finish_seed(self) -> None:
         self._log.seal()
         self._first_live_seq = len(self._log)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id!r}, {self.seq} events>"
 
     # --- what it is -------------------------------------------------------------------------------------------
 
@@ -288,7 +297,7 @@ class Session:
         time = self._clock()
         if type(time) is int and -MAX_SAFE <= time <= MAX_SAFE:
             return time
-        raise InvalidEventError(f"the clock returned {type(time).__name__}, expected epoch ms as a safe integer")
+        raise not_a_time(time)
 
     def _veto(self, candidate: Event) -> None:
         self._publishing = True
@@ -432,6 +441,8 @@ def _make_header(id_: str, header: Header | Mapping[str, Json] | None, clock: Cl
 def _register(callbacks: list[Callable[[Event], object]], callback: Callable[[Event], object]) -> Callable[[], None]:
     if not callable(callback):
         raise TypeError(f"expected a function of one event, got {type(callback).__name__}")
+    if iscoroutinefunction(callback):
+        raise TypeError("expected a plain function, got a coroutine function; nobody would await it")
     entry = partial(callback)  # an object of its own: one function may be registered twice and removed once
 
     def remove() -> None:

@@ -6,12 +6,21 @@ repaired, and in which order things end; a backend carries it out.
 
 from __future__ import annotations
 
-import os
+from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from msgspec import Struct
 
+from sessionstore.arguments import (
+    check_choice,
+    check_cwd,
+    check_cwd_filter,
+    check_entry,
+    check_flag,
+    check_id,
+    check_page,
+)
 from sessionstore.backends.base import ANY, AnyCwd, Page, SalvageReport, TrashEntry, check_seq
 from sessionstore.forking import fork_session, id_is_taken
 from sessionstore.header import make_header
@@ -27,7 +36,8 @@ from sessionstore.tasks import finish, raise_all
 from sessionstore.verification import VerifyReport, verify_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    import os
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -62,7 +72,7 @@ class SessionStore:
     """Stores sessions below *root* (a str or Path, ``~`` is expanded, made absolute once), or in *backend*.
 
     Use it as ``async with SessionStore(root) as store``; leaving flushes and disposes every session.  It belongs
-    to the event loop that first uses it.
+    to the event loop that first uses it.  Every method raises TypeError for an argument of a wrong type.
 
     Args:
         root: the folder for JSONL logs; made when the first event is written.
@@ -83,6 +93,7 @@ class SessionStore:
 
     Raises:
         TypeError, ValueError: an option is of a wrong type or out of range.
+        StorageError: *root* is relative and the current directory is gone.
     """
 
     def __init__(
@@ -119,11 +130,11 @@ class SessionStore:
         )
         if (root is None) == (backend is None):
             raise TypeError("SessionStore takes either a root or a backend")
-        if backend is None:
+        if root is not None:
             from sessionstore.backends.jsonl.backend import JsonlBackend  # noqa: PLC0415 - the default, not the only one
 
             backend = JsonlBackend(
-                Path(os.path.abspath(Path(root or "").expanduser())),  # noqa: PTH100 - resolve() would follow links
+                root,
                 compression=compression,
                 lock_dir=lock_dir,
                 clock=self._options.clock,
@@ -131,6 +142,8 @@ class SessionStore:
             )
         elif compression != "none" or lock_dir is not None:
             raise ValueError("compression and lock_dir are options of a root; a backend has its own")
+        if backend is None or not hasattr(backend, "prepare"):
+            raise TypeError(f"backend is a Backend, got {type(backend).__name__}; a path is given as root")
         self._backend = backend
         self._registry = Registry(backend, self._options)
 
@@ -164,7 +177,7 @@ class SessionStore:
             header = make_header(
                 options.new_id() if id is None else id,
                 created_at=options.clock() if created_at is None else created_at,
-                cwd=None if cwd is None else os.fspath(cwd),
+                cwd=check_cwd(cwd),
                 parent_session=parent_session,
                 seed_length=seed_length,
                 origin=origin,
@@ -192,9 +205,10 @@ class SessionStore:
             InvariantError: its events break the invariants that this store enforces.
             StorageError: the storage refused.
             StoreClosedError: the store is closed.
+            ValueError: *on_damage* is another word.
         """
-        if on_damage not in {"raise", "salvage"}:
-            raise ValueError(f'on_damage is "raise" or "salvage", got {on_damage!r}')
+        check_id(id)
+        check_choice("on_damage", on_damage, get_args(OnDamage))
         with self._registry.working():
             self._registry.refuse_second(id)
             with self._registry.hold(id, "being resumed"):
@@ -216,11 +230,12 @@ class SessionStore:
                 store), ``INVALID_BOUNDARY`` or ``OPEN_TURN``.
             DamagedLogError, UnsupportedFormatError: the stored source cannot be copied.
             DuplicateSessionError, StorageError, StoreClosedError.
+            InvalidEventError: *child_id* is empty.
         """
         if not isinstance(source, Session | str):
             raise TypeError(f"the source of a fork is a session or an id, got {type(source).__name__}")
         with self._registry.working():
-            child = self._options.new_id() if child_id is None else child_id
+            child = check_id(self._options.new_id() if child_id is None else child_id)
             if self._registry.state(child) is not None:
                 raise id_is_taken(child)
             with self._registry.hold(child, "being created"):
@@ -238,6 +253,7 @@ class SessionStore:
         Raises:
             SessionNotFoundError, DuplicateSessionError, StorageError, StoreClosedError.
         """
+        check_id(id)
         with self._registry.working():
             live = self._registry.live.get(id)
             if live is None:
@@ -248,13 +264,34 @@ class SessionStore:
         """The stored events from *seq* on: no closers, and of a live session nothing that still waits.
 
         Raises:
-            TypeError, ValueError: *seq* is not a non-negative int.
+            ValueError: *seq* is negative.
             SessionNotFoundError, DuplicateSessionError, StorageError, StoreClosedError.
             DamagedLogError, UnsupportedFormatError: nobody can say which events it holds.
         """
+        check_id(id)
         check_seq(seq)
         with self._registry.working():
             return await self._backend.read_from(id, seq)
+
+    async def follow(self, id: str, from_seq: int = 0, *, max_wait: float = 0.5) -> AsyncGenerator[Event, None]:
+        """The stored events from *from_seq* on, and those that come, without end; another process may write them.
+
+        Takes no lock and does not end with the writer.  A half-written line is waited for, no event comes twice.
+        An idle log is looked at at least every *max_wait* seconds.  Close the iterator (``contextlib.aclosing``).
+
+        Raises:
+            TypeError, ValueError: *from_seq* is not a non-negative int.
+            SessionNotFoundError, DuplicateSessionError, UnsupportedFormatError, StorageError, StoreClosedError.
+            FollowError: the log has a bad line, or another log stands in its place; names the seq to go on from.
+        """
+        from sessionstore.follow import follow  # noqa: PLC0415 - most programs never follow
+
+        check_id(id)
+        with self._registry.working():
+            backend = self._backend
+        async with aclosing(follow(backend, id, from_seq, max_wait=max_wait)) as events:
+            async for event in events:
+                yield event
 
     async def verify(self, id: str) -> VerifyReport:
         """Read a stored session completely and say what is the matter with it.  Changes nothing, takes no lock.
@@ -265,6 +302,7 @@ class SessionStore:
         Raises:
             SessionNotFoundError, DuplicateSessionError, StorageError, StoreClosedError.
         """
+        check_id(id)
         with self._registry.working():
             stored = await self._backend.read(id)
             salvage = None
@@ -290,9 +328,10 @@ class SessionStore:
             InvalidEventError: *cwd* is not an absolute path.
             ConcurrentWriteError: somebody without the lock changed the log meanwhile; it was left alone.
         """
+        check_id(id)
+        place = check_cwd(cwd)
         with self._registry.working():
-            place = None if cwd is None else os.fspath(cwd)
-            if dry_run:
+            if check_flag("dry_run", dry_run):
                 return await self._backend.salvage(id, dry_run=True, cwd=place)
             self._registry.refuse_second(id)
             with self._registry.hold(id, "being repaired"):
@@ -310,16 +349,21 @@ class SessionStore:
         *cwd* filters by the header's (``None``: those without).  A bad session is a row with a status.
 
         Raises:
-            ValueError: *limit* is below 1.
+            ValueError: *limit* is below 1, or *cwd* not absolute.
             StorageError, StoreClosedError.
         """
+        wanted = check_cwd_filter(cwd)
+        size, position = check_page(limit, after)
         with self._registry.working():
-            wanted = os.fspath(cwd) if isinstance(cwd, os.PathLike) else cwd
-            return await self._backend.list(cwd=wanted, limit=limit, after=after)
+            return await self._backend.list(cwd=wanted, limit=size, after=position)
 
     def locate(self, id: str, cwd: str | os.PathLike[str] | None = None) -> Path | None:
-        """Where a session of that id and *cwd* is, or would be, stored; ``None`` where there are no paths."""
-        place = self._backend.locate(id, None if cwd is None else os.fspath(cwd))
+        """Where a session of that id and *cwd* is, or would be, stored; ``None`` where there are no paths.
+
+        Raises:
+            InvalidEventError: *id* is empty, or *cwd* not absolute.
+        """
+        place = self._backend.locate(check_id(id), check_cwd(cwd))
         return None if place is None else Path(place)
 
     def stats(self) -> StoreStats:
@@ -345,6 +389,7 @@ class SessionStore:
             SessionLockedError: somebody holds it, in this process or another.
             StorageError, StoreClosedError.
         """
+        check_id(id)
         with self._registry.working():
             self._registry.refuse_second(id)
             with self._registry.hold(id, "being deleted"):
@@ -363,6 +408,7 @@ class SessionStore:
             SessionExistsError: a session of that id is there again.
             StorageError, StoreClosedError.
         """
+        check_entry(entry)
         with self._registry.working():
             self._registry.refuse_new(entry.id)
             with self._registry.hold(entry.id, "being restored"):
@@ -377,6 +423,8 @@ class SessionStore:
 
     async def dispose(self, session: StoredSession) -> None:
         """As :meth:`StoredSession.dispose`.  Raises ValueError for a session of another store."""
+        if not isinstance(session, StoredSession):
+            raise TypeError(f"dispose takes a session of this store, got {type(session).__name__}")
         if session._end != self._registry.end:
             raise ValueError("the session is not one of this store")
         await session.dispose()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec import Struct
 
 from sessionstore.errors import InvalidEventError, UnsupportedFormatError
-from sessionstore.events import Replace
+from sessionstore.events import Replace, only_events
 from sessionstore.lossless import MAX_SAFE, Json, decode, json_equal
 from sessionstore.vocabulary import SURFACE_TYPES
 
@@ -245,7 +245,7 @@ def fold_surface(events: Iterable[Event]) -> SurfaceFold:
     surface = Surface()
     seen: dict[int, Event] = {}
     replacements: list[Replacement] = []
-    for expected, event in enumerate(events):
+    for expected, event in enumerate(only_events(events)):
         if event.seq != expected:
             raise InvalidEventError(f"expected seq {expected}", event_type=event.type, seq=event.seq, path="$.seq")
         change = surface.check(event, seen.__getitem__)

@@ -160,7 +160,12 @@ class EventTypes:
         Raises:
             ValueError: *type* is a core type or registered already, *struct* belongs to another type or is not
                 frozen.
+            TypeError: *type* is not a str, or *struct* not a Struct class.
         """
+        if not isinstance(type, str):
+            raise TypeError(f"an event type is a str, got {type.__class__.__name__}")
+        if not _is_struct(struct):
+            raise TypeError(f"payloads are read as a class made from msgspec.Struct, got {struct!r}")
         if not type or type in PAYLOADS or type in RETIRED_TYPES or type in self._types:
             raise ValueError(f"event type {type!r} is taken; a plugin's types begin with its own name")
         if struct in TYPE_OF or struct in self._names:
@@ -197,6 +202,10 @@ class EventTypes:
             return msgspec.convert(value, struct)
         except UNREADABLE as error:
             raise InvalidEventError(f"the payload does not fit {struct.__name__}", event_type=type) from error
+
+
+def _is_struct(value: object) -> bool:
+    return isinstance(value, type) and issubclass(value, Struct)
 
 
 def is_typed(type: str, types: EventTypes | None = None) -> bool:

@@ -88,9 +88,11 @@ class JsonlBackend:
         """No I/O.
 
         Raises:
-            ValueError: *root* or *lock_dir* is empty or holds a NUL, or there is no such *compression*.
+            ValueError: *root* or *lock_dir* is empty or no name for a directory, or there is no such *compression*.
+            TypeError: *root* or *lock_dir* is neither a str nor a path.
+            StorageError: one of them is relative and the current directory is gone.
         """
-        if compression not in {"none", "zstd"}:
+        if compression not in ("none", "zstd"):
             raise ValueError(f'compression is "none" or "zstd", got {compression!r}')
         self.root = _absolute(root)
         self._compression: Compression = compression
@@ -354,9 +356,20 @@ class JsonlBackend:
         self._checkpoints.clear()
 
 
-def _absolute(path: str | os.PathLike[str]) -> str:
-    text = os.fspath(path)
+def _absolute(path: object) -> str:
+    text: object = os.fspath(path) if isinstance(path, str | os.PathLike) else path
+    if not isinstance(text, str):
+        raise TypeError(f"a directory is a str or a Path, got {type(path).__name__}")
     if not text or "\0" in text:
         raise ValueError(f"a directory is wanted, got {text!r}")
-    text = os.path.expanduser(text)
-    return os.path.normpath(text if os.path.isabs(text) else os.path.join(os.getcwd(), text))
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"no file system has a directory of that name: {text!r}") from error
+    home = os.path.expanduser(text)
+    if home.startswith("~"):
+        raise ValueError(f"nobody has the home directory of {text!r}; a directory of that name is ./{text}")
+    if os.path.isabs(home):
+        return os.path.normpath(home)
+    with storage_errors("find the current directory, for the relative path", path=text):
+        return os.path.normpath(os.path.join(os.getcwd(), home))

@@ -93,11 +93,12 @@ def find_session(files: Files, root: str, session_id: str, *, any_encoding: bool
     With *any_encoding* a directory that holds a log of each encoding counts as one session, too.
 
     Raises:
-        InvalidEventError: the id is empty.
-        SessionNotFoundError: no project directory has it.
+        SessionNotFoundError: no project directory has it, or it is empty.
         DuplicateSessionError: more than one has it, or one has it in both encodings.
         StorageError: the root cannot be read, or a project directory that may have it cannot.
     """
+    if not session_id:
+        raise SessionNotFoundError(session_id, where=root)
     segments = [encode_id(session_id)]
     if _SHORTENED.match(session_id):
         segments.append(session_id)
@@ -143,6 +144,8 @@ def check_place(files: Files, paths: SessionPaths) -> None:
         except (FileNotFoundError, NotADirectoryError):
             if os.path.dirname(path) == path:
                 raise
+            if _is_link(files, path):
+                raise FileNotFoundError(errno.ENOENT, f"{path} is a symbolic link that leads nowhere", path) from None
             path = os.path.dirname(path)
             continue
         if kind != "directory":
@@ -150,6 +153,13 @@ def check_place(files: Files, paths: SessionPaths) -> None:
         if not files.writable(path):
             raise PermissionError(errno.EACCES, f"{path} cannot be written", path)
         return
+
+
+def _is_link(files: Files, path: str) -> bool:
+    try:
+        return files.stat(path).kind == "link"
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def warn_of_mixed_root(files: Files, root: str, compression: Compression) -> None:

@@ -11,6 +11,7 @@ from sessionstore.events import Event
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from sessionstore import StoredSession
     from sessionstore.session import Session
 
 USER = {"kind": "user"}
@@ -143,3 +144,10 @@ def nodes(session: Session) -> tuple[int, ...]:
 def dicts(session: Session) -> list[dict[str, Any]]:
     """A session's events as plain dicts: a seed."""
     return [e.to_dict() for e in session.events]
+
+
+async def goes_on(session: StoredSession) -> None:
+    """One more event is taken and stored, and the log is sound."""
+    before = session.seq
+    session.append("test/after", {})
+    assert await session.flush() == before + 1

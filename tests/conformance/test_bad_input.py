@@ -1,223 +1,314 @@
-"""Bad input gets a clear error, at once, and costs nothing: the session goes on and what is stored is sound.
+"""Bad arguments of a store get a clear error, at once.
 
-Every test ends in :func:`goes_on` or does what it does: an event is appended, flushed and read again.
+It costs nothing: the session goes on and what is stored is sound.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from sessionstore import (
+    ForkError,
     InvalidEventError,
-    InvariantError,
-    SessionLockedError,
+    Session,
+    SessionNotFoundError,
     SessionStore,
+    StorageError,
     StoreClosedError,
-    StoredSession,
-    TextBlock,
-    TextDelta,
-    TurnStart,
+    TrashEntry,
 )
-from sessionstore.backends.memory import MemoryBackend
-from tests.conformance.build import MODEL, tool_call
+from tests.conformance.build import goes_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sessionstore import Step, Turn
     from tests.conformance.places import Place
 
 
-async def goes_on(session: StoredSession) -> None:
-    """One more event is taken and stored, and the log is sound."""
-    before = session.seq
-    session.append("test/after", {})
-    assert await session.flush() == before + 1
+# --- wrong arguments of the store ---------------------------------------------------------------------------------
 
-
-# --- the recorder -------------------------------------------------------------------------------------------------
-
-
-def asking(*call_ids: str) -> dict[str, Any]:
-    """An assistant message that asks for tools."""
-    return {"content": [tool_call(call_id) for call_id in call_ids], "source": MODEL}
-
-
-NO_REASONS = [None, 0, "completed", [], {}, {"kind": 1}, {"kind": "aborted", "reason": "x"}, {"kind": b"x"}, object()]
-
-
-@pytest.mark.parametrize("reason", NO_REASONS, ids=repr)
-async def test_a_turn_cannot_be_given_an_end_that_cannot_be_written(place: Place, reason: Any) -> None:
-    """Such a reason is refused when it is given; at the end of the turn it would leave the turn open for ever."""
-    async with place.store() as store:
-        session = await store.create("s")
-        async with session.turn() as turn:
-            with pytest.raises(InvalidEventError, match="turn/end"):
-                turn.end(reason)
-        assert session.events[-1].to_dict()["data"] == {"turn": 1, "reason": {"kind": "completed"}}
-        async with session.turn() as turn:
-            assert turn.number == 2
-        await goes_on(session)
-
-
-OUTSIDE: dict[str, Callable[[Turn, Step], object]] = {
-    "user": lambda turn, step: turn.user("x"),
-    "steer": lambda turn, step: turn.steer("x"),
-    "end": lambda turn, step: turn.end({"kind": "blocked"}),
-    "step": lambda turn, step: turn.step().__aenter__(),
-    "chunk": lambda turn, step: step.chunk(TextDelta(index=0, text="x")),
-    "chunk as a dict": lambda turn, step: step.chunk({"type": "text-delta", "index": 0, "text": "x"}),
-    "message": lambda turn, step: step.message(asking()),
-    "call": lambda turn, step: step.call("c1", "sh", "{}"),
-    "result": lambda turn, step: step.result("c1", "x"),
+NO_IDS: list[Any] = [None, b"s", 0, 1.5, True, [], {}, object()]
+ODD_IDS = ["", ".", "..", "../x", "a/b", "a\0b", "a\nb", " ", "-", "~", "a~3", "CON", "x" * 300, "漢字" * 100, "\ud800"]
+BY_ID: dict[str, Callable[[SessionStore, Any], Any]] = {
+    "resume": lambda store, name: store.resume(name),
+    "salvage": lambda store, name: store.resume(name, on_damage="salvage"),
+    "inspect": lambda store, name: store.inspect(name),
+    "read_from": lambda store, name: store.read_from(name, 0),
+    "verify": lambda store, name: store.verify(name),
+    "repair": lambda store, name: store.repair(name),
+    "repair for good": lambda store, name: store.repair(name, dry_run=False),
+    "delete": lambda store, name: store.delete(name),
 }
 
 
-@pytest.mark.parametrize("left", [False, True], ids=["not entered", "left"])
-@pytest.mark.parametrize("method", OUTSIDE)
-async def test_a_turn_and_a_step_record_only_between_their_brackets(method: str, left: bool) -> None:
-    """Before they are entered, and after they were left, they refuse: an event there would be in no turn, or in another."""
-    async with SessionStore(backend=MemoryBackend()) as store:
-        session = await store.create("s")
-        turn = session.turn()
-        step = turn.step()
-        if left:
-            async with turn, step:
-                step.message(asking("c1"))
-        before = session.seq
-        with pytest.raises(InvariantError, match="use it inside"):
-            done = OUTSIDE[method](turn, step)
-            if asyncio.iscoroutine(done):
-                await done
-        assert session.seq == before
-        await goes_on(session)
-
-
-@pytest.mark.parametrize(
-    "content", [TextBlock(text="lost"), TurnStart(turn=1), {}, {"text": "lost"}, None, 5, [5]], ids=repr
-)
-async def test_what_is_no_message_is_not_written_as_an_empty_one(content: Any) -> None:
-    """A block where blocks are expected, say: its text would be in the log and in no history."""
-    async with SessionStore(backend=MemoryBackend()) as store:
-        session = await store.create("s")
-        with pytest.raises(InvalidEventError, match="content"):
-            session.inject(content)
-        async with session.turn() as turn:
-            for say in (turn.user, turn.steer, turn.inject):
-                with pytest.raises(InvalidEventError, match="content"):
-                    say(content)
-        assert session.surface.nodes == ()
-        await goes_on(session)
-
-
-@pytest.mark.parametrize("id", ["", 0, b"x", [], False], ids=repr)
-async def test_a_wrong_id_is_not_replaced_by_another(id: Any) -> None:
-    """Who names a message and gets another name would look for it in vain."""
-    async with SessionStore(backend=MemoryBackend()) as store:
-        session = await store.create("s")
-        async with session.turn() as turn, turn.step() as step:
-            step.message(asking("c1"))
-            for say in (turn.user, turn.inject, session.inject):
-                with pytest.raises(InvalidEventError, match=r"\$\.id"):
-                    say("x", id=id)
-            with pytest.raises(InvalidEventError, match=r"\$\.message\.id"):
-                step.result("c1", "x", id=id)
-        await goes_on(session)
-
-
-@pytest.mark.parametrize("is_error", [0, 1, "no", "", [], object()], ids=repr)
-async def test_a_result_is_an_error_or_is_not(is_error: Any) -> None:
-    """Only True and False say which; 0 is not taken for one of them."""
-    async with SessionStore(backend=MemoryBackend()) as store:
-        session = await store.create("s")
-        async with session.turn() as turn, turn.step() as step:
-            step.message(asking("c1"))
-            with pytest.raises(InvalidEventError, match="isError"):
-                step.result("c1", "x", is_error=is_error)
-        await goes_on(session)
-
-
-@pytest.mark.parametrize("call_id", [None, 0, b"c1", [], {}, ("c1",)], ids=repr)
-async def test_a_result_for_what_is_no_call(call_id: Any) -> None:
-    """Whatever stands in the place of a call's id, the call with that id is not open."""
-    async with SessionStore(backend=MemoryBackend()) as store:
-        session = await store.create("s")
-        async with session.turn() as turn, turn.step() as step:
-            step.message(asking("c1"))
-            with pytest.raises(InvariantError, match="not open in this step"):
-                step.result(call_id, "x")
-        await goes_on(session)
-
-
-async def test_a_session_disposed_inside_its_turn_says_so_once(place: Place) -> None:
-    """Neither closing the turn nor flushing is possible; one error is enough.  The resume closes the turn."""
+@pytest.mark.parametrize("method", BY_ID)
+async def test_an_id_is_a_str(place: Place, method: str) -> None:
+    """Anything else is a mistake of the program and is told so, whatever the backend would make of it."""
     async with place.store() as store:
         session = await store.create("s")
-        with pytest.raises(StoreClosedError):
-            async with session.turn() as turn, turn.step() as step:
-                step.message(asking("c1"))
-                await session.dispose()
-        resumed = await store.resume("s")
-        assert [event.type for event in resumed.events[-3:]] == ["tool/result", "step/end", "turn/end"]
-        await goes_on(resumed)
+        for id in NO_IDS:
+            with pytest.raises(TypeError, match="a session id is a str, got"):
+                await BY_ID[method](store, id)
+        await goes_on(session)
 
 
-async def test_a_call_without_an_id_keeps_no_turn_open(place: Place) -> None:
-    """No log takes a result for it, so none is made: the step ends, a crash in it is closed, and both read as sound."""
+@pytest.mark.parametrize("method", BY_ID)
+async def test_a_session_that_is_not_there(place: Place, method: str) -> None:
+    """Whatever its id looks like, it is not found; the message names it, and what to do, and can be printed."""
     async with place.store() as store:
         session = await store.create("s")
-        async with session.turn() as turn, turn.step() as step:
-            step.message(asking("", "c1"))
-            await step.call("", "sh", "{}")
-        assert [event.type for event in session.events[-3:]] == ["tool/result", "step/end", "turn/end"]
-        session.append("turn/start", {"turn": 2})
-        session.append("step/start", {"turn": 2, "step": 1})
-        message = {"role": "assistant", "id": "a2", **asking("", "c2")}
-        session.append("assistant/message", {"turn": 2, "step": 1, "message": message}, surface_op="append")
-        await session.dispose()
-        resumed = await store.resume("s")
-        assert resumed.recovery is not None
-        assert [closer.type for closer in resumed.recovery.closers] == ["tool/result", "step/end", "turn/end"]
-        await goes_on(resumed)
-        await resumed.dispose()
+        await session.flush()
+        for id in ODD_IDS:
+            with pytest.raises(SessionNotFoundError, match=r"list\(\) shows") as caught:
+                await BY_ID[method](store, id)
+            assert caught.value.session_id == id
+            assert len(str(caught.value).encode()) < 1000
+        await goes_on(session)
+
+
+async def test_every_str_but_the_empty_one_is_an_id(place: Place) -> None:
+    """Odd ids are stored like others; all they need is to be told apart."""
+    async with place.store() as store:
+        for id in ODD_IDS[1:]:
+            session = await store.create(id)
+            await goes_on(session)
+            await session.dispose()
+            assert (await store.verify(id)).verdict == "clean"
+        assert {row.id for row in (await store.list()).sessions} == set(ODD_IDS[1:])
+
+
+CREATE: list[tuple[dict[str, Any], type[Exception], str]] = [
+    *[({"id": id}, InvalidEventError, r"non-empty string, got .* at \$\.id") for id in [*NO_IDS[1:], ""]],
+    *[({"cwd": cwd}, TypeError, "cwd is an absolute path") for cwd in NO_IDS[1:]],
+    *[
+        ({"cwd": cwd}, InvalidEventError, r"absolute path, got .* at \$\.cwd")
+        for cwd in ["", ".", "a/b", "~", "\ud800"]
+    ],
+    *[({"seed": seed}, TypeError, "not iterable") for seed in [0, 1.5, True, object()]],
+    *[({"seed": seed}, InvalidEventError, "seed event 0 is refused") for seed in [b"x", "x", {"a": 1}, [None], [{}]]],
+    *[({"created_at": time}, InvalidEventError, r"\$\.createdAt") for time in ["1", -1, 1.5, True, 2**53]],
+    *[({"seed_length": n}, InvalidEventError, r"\$\.seedLength") for n in ["1", -1, 1.5, True, 2**53]],
+    *[({"delegation_depth": n}, InvalidEventError, r"\$\.delegationDepth") for n in [None, "1", -1, 1.5, True]],
+    *[({"parent_session": id}, InvalidEventError, r"\$\.parentSession") for id in [0, "", b"x", []]],
+    *[({"origin": word}, InvalidEventError, 'expected "subagent"') for word in [0, "", "user", []]],
+    *[({"agent_preset": word}, InvalidEventError, r"\$\.agentPreset") for word in [0, "", b"x", []]],
+]
+
+
+async def test_what_create_refuses(place: Place) -> None:
+    """A refused session is nowhere, and its id is free."""
+    async with place.store() as store:
+        anything: dict[str, Any] = {"id": "s"}
+        for arguments, error, message in CREATE:
+            with pytest.raises(error, match=message):
+                await store.create(**(anything | arguments))
+        assert store.stats().open_sessions == 0
+        await goes_on(await store.create("s"))
+        assert [row.id for row in (await store.list()).sessions] == ["s"]
+
+
+def entry(key: Any, id: Any) -> TrashEntry:
+    """An entry of the trash; constructors of Structs do not look at types."""
+    return TrashEntry(key=key, id=id, deleted_at=0, bytes=0)
+
+
+OTHERS: list[tuple[str, dict[str, Any], list[Any], type[Exception], str]] = [
+    ("read_from", {"id": "s", "seq": ...}, [None, "0", 0.0, True, b"0", [], math.nan], TypeError, "seq is an int"),
+    ("read_from", {"id": "s", "seq": ...}, [-1, -(2**70)], ValueError, "0 or more"),
+    ("list", {"limit": ...}, ["1", 1.0, True, b"1", [], math.nan], TypeError, "limit is an int"),
+    ("list", {"limit": ...}, [0, -1], ValueError, "at least 1"),
+    ("list", {"after": ...}, ["", "ab", b"", 0, 1.5, [], {}, (), (1,), (1, 2)], TypeError, "the `next` of a page"),
+    ("list", {"after": ...}, [("a", "b"), (True, "a"), (1.5, "a"), (1, "a", 2)], TypeError, "the `next` of a page"),
+    ("list", {"cwd": ...}, [0, b"/w", True, [], {}, object()], TypeError, "cwd is an absolute path"),
+    ("list", {"cwd": ...}, ["", ".", "w"], ValueError, "abspath"),
+    ("resume", {"id": "s", "on_damage": ...}, [None, "", True, 0, [], {}, b"raise"], ValueError, "'salvage'"),
+    ("repair", {"id": "s", "dry_run": ...}, [None, 0, 1, "", "no", []], TypeError, "dry_run is True or False"),
+    ("repair", {"id": "s", "cwd": ...}, [0, b"/w", True, []], TypeError, "cwd is an absolute path"),
+    ("repair", {"id": "s", "cwd": ...}, ["", ".", "w"], InvalidEventError, "absolute path"),
+    ("locate", {"id": ...}, [None, 0, b"s", []], TypeError, "a session id is a str"),
+    ("locate", {"id": ...}, [""], InvalidEventError, "never empty"),
+    ("locate", {"id": "s", "cwd": ...}, [0, b"/w", True, []], TypeError, "cwd is an absolute path"),
+    ("locate", {"id": "s", "cwd": ...}, ["", "."], InvalidEventError, "absolute path"),
+    ("restore", {"entry": ...}, [None, "s", 0, {}, entry(None, "s"), entry("s", 0)], TypeError, "an entry of trash"),
+    ("dispose", {"session": ...}, [None, "s", 0, Session("s")], TypeError, "a session of this store"),
+    ("fork", {"source": ...}, [None, b"s", 0, True, [], {}], TypeError, "a session or an id"),
+    ("fork", {"source": "s", "child_id": ...}, [0, b"s", True, [], {}], TypeError, "a session id is a str"),
+    ("fork", {"source": "s", "child_id": ...}, [""], InvalidEventError, r"\$\.id"),
+    ("fork", {"source": "s", "boundary": ...}, ["0", 0.0, True, [], b"0"], ForkError, "an int, .*INVALID_BOUNDARY"),
+    ("fork", {"source": "s", "boundary": ...}, [-1, 2, 10**30], ForkError, "seq 0 to 1.*INVALID_BOUNDARY"),
+]
+
+
+async def test_what_every_other_method_refuses(place: Place) -> None:
+    """The error says which argument, what it should have been and what it was; the store and its session go on."""
+    async with place.store() as store:
+        session = await store.create("s")
+        await goes_on(session)
+        await goes_on(session)
+        for method, arguments, values, error, message in OTHERS:
+            if method == "locate" and store.locate("s") is None:
+                continue  # no paths, no id that has none
+            for value in values:
+                given = {name: value if wanted is ... else wanted for name, wanted in arguments.items()}
+                with pytest.raises(error, match=message):
+                    done = getattr(store, method)(**given)
+                    pytest.fail(f"{method}({given}) gave {await done if asyncio.iscoroutine(done) else done}")
+        await goes_on(session)
         assert (await store.verify("s")).verdict == "clean"
+        assert store.stats().open_sessions == 1
 
 
-# --- what the host gives to the store -----------------------------------------------------------------------------
-
-
-class Faulty:
-    """A clock that can be made to raise."""
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-
-    def __call__(self) -> int:
-        """1000, or the error."""
-        if self.error is not None:
-            raise self.error
-        return 1000
-
-
-async def test_a_clock_that_raises_leaves_no_lock_behind(tmp_path: Path) -> None:
-    """The note in the lock file has a time; when there is none, the lock is not kept by nobody."""
-    clock = Faulty()
-    async with SessionStore(tmp_path, clock=clock) as store:
+async def test_deleted_is_restored_once(place: Place) -> None:
+    """The second time it is not in the trash any more; nor is what never was."""
+    async with place.store() as store:
         session = await store.create("s")
-        session.append("test/event", {})
+        await goes_on(session)
         await session.dispose()
-        clock.error = LookupError("no time")
-        with pytest.raises(LookupError) as caught:
-            await store.resume("s")
-        with pytest.raises(LookupError):
-            await store.delete("s")
-        clock.error = None
-        resumed = await store.resume("s")  # while the traceback still holds whatever it holds
-        assert caught.traceback
-        await goes_on(resumed)
-        with pytest.raises(SessionLockedError):
-            await store.delete("s")
+        deleted = await store.delete("s")
+        await store.restore(deleted)
+        for gone in [deleted, *(entry(key, "s") for key in ["", "..", "../s", "a\0", "\ud800"])]:
+            with pytest.raises(SessionNotFoundError):
+                await store.restore(gone)
+        await goes_on(await store.resume("s"))
+
+
+async def test_the_refusals_of_a_fork_have_an_order(place: Place) -> None:
+    """Of several mistakes the first in the list is told: child's id, source, object, boundary, open turn."""
+    async with place.store() as store:
+        session = await store.create("s")
+        session.append("turn/start", {"turn": 1})
+        gone = await store.create("gone")
+        await goes_on(gone)
+        await gone.dispose()
+        mistakes: list[tuple[Any, int | None, str, str]] = [
+            ("missing", 99, "s", "SESSION_ALREADY_EXISTS"),
+            ("missing", 99, "gone", "SESSION_ALREADY_EXISTS"),
+            (gone, 99, "s", "SESSION_ALREADY_EXISTS"),
+            ("missing", 99, "new", "SESSION_NOT_FOUND"),
+            (gone, 99, "new", "SESSION_NOT_LIVE"),
+            (Session("s"), 99, "new", "SESSION_NOT_LIVE"),
+            (session, 99, "new", "INVALID_BOUNDARY"),
+            (session, -1, "new", "INVALID_BOUNDARY"),
+            (session, 0, "new", "OPEN_TURN"),
+            (session, None, "new", "OPEN_TURN"),
+        ]
+        for source, boundary, child, code in mistakes:
+            with pytest.raises(ForkError) as caught:
+                await store.fork(source, boundary, child)
+            assert caught.value.code == code
+        await goes_on(session)
+        session.append("turn/end", {"turn": 1, "reason": {"kind": "completed"}})
+        await goes_on(await store.fork(session, None, "new"))
+
+
+# --- roots --------------------------------------------------------------------------------------------------------
+
+NO_ROOTS: list[tuple[Any, type[Exception]]] = [
+    *[(root, TypeError) for root in [b"/r", 0, 1.5, True, [], {}, object()]],
+    *[(root, ValueError) for root in ["", "a\0b", "/tmp/\ud800", "~nobody-of-that-name/r"]],
+]
+
+
+@pytest.mark.parametrize("root", NO_ROOTS, ids=repr)
+def test_what_is_no_directory_is_no_root(root: tuple[Any, type[Exception]]) -> None:
+    """It is refused where it is given: later nobody knows who gave it.  So is a folder for locks."""
+    with pytest.raises(root[1], match=r"directory"):
+        SessionStore(root[0])
+    with pytest.raises(root[1], match=r"directory"):
+        SessionStore("/nowhere", lock_dir=root[0])
+
+
+@pytest.mark.parametrize("backend", ["/r", 0, [], object()], ids=repr)
+def test_what_is_no_backend(backend: Any) -> None:
+    """A path in the wrong argument is told at once, not by the first method that a str does not have."""
+    with pytest.raises(TypeError, match="a path is given as root"):
+        SessionStore(backend=backend)
+
+
+def file(root: Path) -> None:
+    """A file where the directory should be."""
+    root.write_text("not a directory")
+
+
+def below_a_file(root: Path) -> None:
+    """A file above the directory."""
+    root.parent.write_text("not a directory")
+
+
+def nowhere(root: Path) -> None:
+    """A link to nothing."""
+    root.symlink_to("nothing")
+
+
+def loop(root: Path) -> None:
+    """A link to itself."""
+    root.symlink_to(root.name)
+
+
+@pytest.mark.parametrize("make", [file, below_a_file, nowhere, loop])
+async def test_a_root_that_is_no_directory_is_told_early(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """Create says so before an event can be lost, and names the place; closing has nothing to complain of."""
+    root = tmp_path / "above" / "root"
+    if make is not below_a_file:
+        root.parent.mkdir()
+    make(root)
+    async with SessionStore(root) as store:
+        with pytest.raises(StorageError, match=str(root)) as caught:
+            await store.create("s")
+        assert isinstance(caught.value.os_error, OSError)
+        for method in BY_ID.values():
+            with pytest.raises((StorageError, SessionNotFoundError)):
+                await method(store, "s")
+
+
+async def test_a_relative_root_does_not_follow_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is made absolute once, when it is given."""
+    monkeypatch.chdir(tmp_path)
+    store = SessionStore("sessions")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    session = await store.create("s")
+    await goes_on(session)
+    await store.aclose()
+    assert list(tmp_path.glob("sessions/*/s/session.jsonl"))
+
+
+def test_a_relative_root_in_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot be made absolute, which is an error of the storage."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(StorageError, match="current directory"):
+        SessionStore("sessions")
+
+
+# --- after the end ---------------------------------------------------------------------------------------------------
+
+
+async def test_closed_means_closed(place: Place) -> None:
+    """Every method says so, with what to do; closing and disposing again is nothing."""
+    store = place.store()
+    session = await store.create("s")
+    await goes_on(session)
+    await store.aclose()
+    for method in BY_ID.values():
+        with pytest.raises(StoreClosedError, match="the store was closed"):
+            await method(store, "s")
+    for call in (store.create, store.list, store.trash, store.empty_trash, store.__aenter__):
+        with pytest.raises(StoreClosedError, match="the store was closed"):
+            await call()
+    for append in (lambda: session.append("test/event", {}), lambda: session.inject("x")):
+        with pytest.raises(StoreClosedError, match=r"'s'.*disposed"):
+            append()
+    with pytest.raises(StoreClosedError, match=r"'s'.*disposed"):
+        await session.flush()
+    for again in (session.dispose, store.aclose, lambda: store.dispose(session)):
+        await again()
+    assert session.seq == 1
+    assert session.events[0].type == "test/after"
