@@ -70,9 +70,11 @@ class Progress:
         self._time, self._row = event.time, None
         self.work.observe(event)
         match event.type:
-            case "turn/start" | "turn/end":
+            case "turn/start":
                 self.calls, self.suspects = {}, None
                 self.doubt = set()
+                self._begin_step()
+            case "turn/end":  # the calls stay open: a provider sees no turns, so an answer behind it still is one
                 self._begin_step()
             case "step/start":
                 self._begin_step()

@@ -7,8 +7,10 @@ untouched, which seqs are claimed, and what a provider would say are found out a
 from __future__ import annotations
 
 import itertools
+import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["Known", "Outcome", "Sample", "check", "decoded", "joined", "merged"]
 
 RESUMABLE: Final = frozenset({Verdict.CLEAN, Verdict.INTERRUPTED, Verdict.TORN})
+_RECORD: Final = re.compile(r'\{"type":"|(?<=[}\0])\{')
+_scan_json = json.JSONDecoder().raw_decode
 _INTERNAL: Final = "what is left does not make a log"
 
 
@@ -219,19 +223,19 @@ def _check_survivors(known: Known, text: bytes, plan: SalvagePlan, after: ScanRe
     """An event whose line is untouched, and whose seq no other intact line claims, is there under its seq."""
     kept = dict.fromkeys(plan.lines)
     claims, places = _claims(known, text)
-    for body, offset in places.items():
+    for body, offsets in places.items():
         if body in kept:
             continue
         first, count = known.lines[body]
         for seq in range(first, first + count):
-            if claims[seq] is not None and not (count == 1 and _is_taken_for_garbled(seq, offset, plan, claims)):
-                _check_survivor(seq, _member(body, seq, first, count), offset, plan, after)
+            if claims[seq] is not None and not (count == 1 and _is_taken_for_garbled(seq, offsets, plan, claims)):
+                _check_survivor(seq, _member(body, seq, first, count), offsets, plan, after)
 
 
-def _claims(known: Known, text: bytes) -> tuple[dict[int, bytes | None], dict[bytes, int]]:
+def _claims(known: Known, text: bytes) -> tuple[dict[int, bytes | None], dict[bytes, list[int]]]:
     """Which line claims a seq (``None``: different ones), and where the untouched lines stand."""
     claims: dict[int, bytes | None] = {}
-    places: dict[bytes, int] = {}
+    places: dict[bytes, list[int]] = {}
     offset = 0
     for line in text.split(b"\n"):
         body = line.strip(EMPTINESS)
@@ -240,11 +244,14 @@ def _claims(known: Known, text: bytes) -> tuple[dict[int, bytes | None], dict[by
         if body:
             place = known.lines.get(body)
             if place is not None:
-                places.setdefault(body, offset)
+                places.setdefault(body, []).append(offset + line.find(body))
             else:
                 place = _place(body)
             if place is not None:
                 _claim(claims, body, *place)
+            else:
+                for part in _whole_records(body):
+                    _claim(claims, part, *(_place(part) or (0, 0)))
         offset += len(line) + 1
     return claims, places
 
@@ -255,6 +262,17 @@ def _place(body: bytes) -> tuple[int, int] | None:
     except Defect:
         return None
     return record.seq, record.count
+
+
+def _whole_records(body: bytes) -> Iterator[bytes]:
+    """The JSON objects in a line that is no record: a whole one claims its seq like any other."""
+    text = body.decode("utf-8", "surrogateescape")
+    for match in _RECORD.finditer(text):
+        try:
+            _, stop = _scan_json(text, match.start())
+        except (ValueError, RecursionError):
+            continue
+        yield text[match.start() : stop].encode("utf-8", "surrogateescape")
 
 
 def _claim(claims: dict[int, bytes | None], body: bytes, first: int, count: int) -> None:
@@ -274,14 +292,13 @@ def _member(body: bytes, seq: int, first: int, count: int) -> bytes:
     return next(iter(parse_row(body).slice(seq - first, seq - first + 1).events())).to_json()
 
 
-def _check_survivor(seq: int, line: bytes, offset: int, plan: SalvagePlan, after: ScanResult) -> None:
+def _check_survivor(seq: int, line: bytes, offsets: list[int], plan: SalvagePlan, after: ScanResult) -> None:
+    offset = offsets[0]
     assert seq < len(after.log), f"seq {seq} is gone: its line at byte {offset} is untouched"
     now = after.log.event(seq)
     if now.to_json() == line:
         return
-    reasons = [each.reason for each in plan.quarantined if each.offset <= offset + len(line) and each.offset >= offset]
-    if not reasons and any(_holds(fork.lines, seq, line) for fork in plan.forks):
-        return  # a whole record in a broken line claimed the seq, and has the place
+    reasons = [each.reason for each in plan.quarantined if each.offset in offsets]
     assert reasons, f"the untouched line of seq {seq} at byte {offset} vanished without a word"
     where = f"seq {seq} at byte {offset} is untouched and lost its place to {now.type} ({reasons[0]})"
     record = read_record(line)
@@ -290,13 +307,8 @@ def _check_survivor(seq: int, line: bytes, offset: int, plan: SalvagePlan, after
     _check_needed(seq, line, after, where)
 
 
-def _holds(lines: Iterable[bytes], seq: int, line: bytes) -> bool:
-    log = scan_log(joined(lines)).log
-    return seq < len(log) and log.event(seq).to_json() == line
-
-
-def _is_taken_for_garbled(seq: int, offset: int, plan: SalvagePlan, claims: Mapping[int, object]) -> bool:
-    garbled = any(each.offset == offset and "does not continue" in each.reason for each in plan.quarantined)
+def _is_taken_for_garbled(seq: int, offsets: list[int], plan: SalvagePlan, claims: Mapping[int, object]) -> bool:
+    garbled = any(each.offset in offsets and "does not continue" in each.reason for each in plan.quarantined)
     return garbled and _may_be_garbled(seq, claims)
 
 

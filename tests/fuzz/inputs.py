@@ -85,6 +85,7 @@ def _frame(rng: random.Random, sample: Sample) -> list[str]:
         if frames:
             frames = [frame for frame in FRAME_MUTATORS[name](rng, frames) if frame]
     sample.data = b"".join(frames)
-    sample.frames = [unframed(frame) for frame in frames if frame in before]
+    if "frame_skippable" not in names:  # one that is damaged may claim what follows it
+        sample.frames = [unframed(frame) for frame in frames if frame in before]
     sample.cuts = _cuts(rng, len(sample.data))
     return names

@@ -115,7 +115,7 @@ class _Author:
     def _step(self, step: int) -> None:
         rng = self.rng
         self.put(logs.step("start", self.seq, self.turn, step))
-        calls = tuple(self._call_id(number) for number in range(rng.choice((0, 0, 1, 1, 2))))
+        calls = tuple(dict.fromkeys(self._call_id(number) for number in range(rng.choice((0, 0, 1, 1, 2)))))
         streamed = self._stream(step, calls) if rng.random() < 0.6 else []
         self._aside()
         if rng.random() < 0.05:
