@@ -55,6 +55,7 @@ def bury(files: Files, root: str, found: Found, session_id: str, now: int) -> Tr
         StorageError: nothing was moved.
     """
     trash = os.path.join(root, TRASH)
+    now = max(0, now)  # a clock may tell a time before 1970, the name of a place in the trash cannot
     segment = os.path.basename(found.paths.directory)
     note = _Note(session_id, os.path.basename(found.paths.project))
     with storage_errors("delete", path=found.paths.directory, session_id=session_id):

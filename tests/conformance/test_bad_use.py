@@ -342,3 +342,15 @@ async def test_a_maker_of_ids_that_repeats_itself(place: Place) -> None:
         with pytest.raises(ForkError, match="SESSION_ALREADY_EXISTS"):
             await store.fork(session)
         await goes_on(session)
+
+
+async def test_what_is_deleted_before_1970_can_be_restored(tmp_path: Path) -> None:
+    """A clock that is far off, or a made one, must not hide what lies in the trash."""
+    async with SessionStore(tmp_path, clock=lambda: -5) as store:
+        session = await store.create("s", created_at=0)
+        await goes_on(session)
+        await session.dispose()
+        deleted = await store.delete("s")
+        assert await store.trash() == [deleted]
+        await store.restore(deleted)
+        await goes_on(await store.resume("s"))

@@ -38,6 +38,7 @@ class Disk(MemoryBackend):
         async def guarded(batch: Batch, *, sync: bool) -> None:
             if self.broken:
                 raise StorageError("write", os_error=OSError(errno.ENOSPC, "No space left on device"))
+            await asyncio.sleep(0)  # a disk takes its time: somebody may be cancelled meanwhile
             await append(batch, sync=sync)
 
         writer.append = guarded
