@@ -288,7 +288,12 @@ class _Mender:
         before: list[Need] = []
         after: list[Need] = []
         silent = ahead.is_under(gap.start, gap.stop)
-        calls = [call for call in found.calls if ahead.can_answer(str(call.get("callId")), gap.stop, index + 1)]
+        calls = [
+            call
+            for call in found.calls
+            if ahead.can_answer(str(call.get("callId")), gap.stop, index + 1)
+            and not ahead.is_moot(str(call.get("callId")), gap.stop)
+        ]
         if turn is not None:
             before += self._lost_answers(gap, ahead, turn)
         if turn is not None and step is not None and not silent:
@@ -342,6 +347,8 @@ class _Mender:
             for block in blocks
             if isinstance(block, Mapping) and block.get("type") == "tool-call" and isinstance(block.get("id"), str)
         }
+        if any(ahead.is_moot(str(call_id), gap.stop) for call_id in asked):
+            return []  # the message that asked was replaced together with the answers
         content = list(blocks)
         for call in calls:
             if call.get("callId") not in asked:

@@ -218,6 +218,12 @@ class Ahead:
         until = bisect_left(self._breaks, seq)
         return until == len(self._breaks) or results[at] < self._breaks[until]
 
+    def is_moot(self, call_id: str, seq: int) -> bool:
+        """Whether a later replacement takes the next result of that call from *seq* on out of the history."""
+        results = self._results.get(call_id, [])
+        at = bisect_left(results, seq)
+        return at < len(results) and self.is_replaced(results[at])
+
     def can_answer(self, call_id: str, seq: int, index: int) -> bool:
         """Whether a result of that call is to come from *seq* on, or a hole or the end leaves room for one.
 

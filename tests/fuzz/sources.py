@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from sessionstore.chunks import parse_row
 from sessionstore.recovery.closers import interrupted_turn_closers
 from sessionstore.recovery.findings import Verdict
+from sessionstore.recovery.lines import EMPTINESS
 from sessionstore.recovery.plan import plan_repair
 from sessionstore.recovery.scan import scan_log
 from sessionstore.surface import fold_surface
@@ -58,7 +59,9 @@ class Original(Struct):
                 return self
             seq = 0
             for line in lines[1:]:
-                body = line.rstrip(b"\r\n")
+                body = line.strip(EMPTINESS)
+                if not body:
+                    continue
                 count = len(parse_row(body)) if body.startswith(_ROWS) else 1
                 self.seqs[body] = (seq, count)
                 seq += count
@@ -127,10 +130,9 @@ class _Author:
             if started is not None:
                 self.put(logs.call(self.seq, call, turn=self.turn, step=step))
             self._aside()
-            if rng.random() < 0.98:
-                cited = {} if started is None else {"sourceEventSeqs": [started]}
-                line = logs.result(self.seq, call, turn=self.turn, step=step, text=self._text(), **cited)
-                self.nodes.append((self.put(line), call))
+            cited = {} if started is None else {"sourceEventSeqs": [started]}
+            line = logs.result(self.seq, call, turn=self.turn, step=step, text=self._text(), **cited)
+            self.nodes.append((self.put(line), call))
         if rng.random() < 0.95:
             self.put(logs.step("end", self.seq, self.turn, step))
 
@@ -196,6 +198,8 @@ def _written(rng: random.Random) -> Original:
     size = rng.choice((1, 3, 4, 5, 6, 7, 9)) if rng.random() < 0.98 else rng.randint(15, 80)
     author = _Author(rng, [logs.header(**({} if rng.random() < 0.9 else {"cwd": None, "origin": "subagent"}))])
     author.write_turns(1 + rng.randint(0, size))
+    if rng.random() < 0.25:  # it was interrupted anywhere
+        return Original("written", author.lines[: rng.randint(1, len(author.lines))])
     original = Original("written", author.lines)
     if rng.random() < 0.4:
         original.fork = len(author.lines)
