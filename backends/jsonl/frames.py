@@ -15,6 +15,7 @@ of another, because a broken length must not hide the intact frames behind it.
 from __future__ import annotations
 
 import bisect
+import itertools
 from array import array
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -24,6 +25,7 @@ from sessionstore.errors import StorageError
 from sessionstore.recovery.format import MAX_LINE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from types import ModuleType
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "FrameEnd",
     "FrameReader",
     "encode_frame",
+    "gather",
     "salvaged",
 ]
 
@@ -125,18 +128,21 @@ class FrameReader:
         found = bisect.bisect_right(decoded, decoded_offset) - 1
         return FrameEnd(compressed[found], decoded[found]) if found >= 0 else FrameEnd(0, 0)
 
-    def feed(self, data: bytes | memoryview) -> list[bytes]:
-        """Take the next bytes of the file; the decoded bytes of all frames that are complete now."""
-        self._buffer += data
-        self._run(at_end=False)
-        return self._take()
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """Take the next bytes of the file; the decoded bytes of all frames that are complete now.
 
-    def finish(self) -> list[bytes]:
+        A frame is decoded when the iterator gets to it, so that a piece which holds many of them costs no more
+        memory than one.  The iterator has to be exhausted before anything else is asked.
+        """
+        self._buffer += data
+        return self._run(at_end=False)
+
+    def finish(self) -> Iterator[bytes]:
         """There are no more bytes; the decoded bytes of what is left: the beginning of a torn frame, and a mark."""
-        self._run(at_end=True)
+        yield from self._run(at_end=True)
         if self._broken is not None:
             self._close_broken(self._base, last=True)
-        return self._take()
+        yield from self._take()
 
     def _take(self) -> list[bytes]:
         out, self._out = self._out, []
@@ -147,7 +153,7 @@ class FrameReader:
             self._out.append(data)
             self._decoded += len(data)
 
-    def _run(self, *, at_end: bool) -> None:
+    def _run(self, *, at_end: bool) -> Iterator[bytes]:
         start = 0  # of the frame looked at, in the buffer
         while True:
             if not self._walk.position:
@@ -164,6 +170,7 @@ class FrameReader:
             else:
                 start = self._fail(start, "torn" if state == "more" else state)
             self._walk = _Walk(self._walk.limit)
+            yield from self._take()
         del self._buffer[:start]
         self._base += start
 
@@ -389,7 +396,19 @@ def encode_frame(data: bytes) -> bytes:
 def salvaged(tail: bytes, length: int) -> bytes:
     """The first *length* decoded bytes of *tail*, the bytes of a log from the end of an intact frame on."""
     reader = FrameReader()
-    return b"".join([*reader.feed(tail), *reader.finish()])[:length]
+    return gather(itertools.chain(reader.feed(tail), reader.finish()), length)[:length]
+
+
+def gather(parts: Iterable[bytes], enough: int) -> bytes:
+    """The first of *parts* together, as many as it takes to have *enough* bytes; the others are not decoded."""
+    found: list[bytes] = []
+    size = 0
+    for part in parts:
+        found.append(part)
+        size += len(part)
+        if size >= enough:
+            break
+    return b"".join(found)
 
 
 def _begins_frame(head: bytes) -> bool:

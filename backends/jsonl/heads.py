@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from sessionstore.backends.base import SessionStatus
-from sessionstore.backends.jsonl.frames import FrameReader
+from sessionstore.backends.jsonl.frames import FrameReader, gather
 from sessionstore.backends.paths import LOG_NAMES, Compression
 from sessionstore.errors import UnsupportedFormatError
 from sessionstore.lossless import MAX_SAFE
@@ -174,12 +174,15 @@ def _first_line(log: LogView) -> tuple[bytes | None, int, bool]:
         if not piece:
             break
         taken += len(piece)
-        seen += piece if frames is None else b"".join(frames.feed(piece))
+        # A few bytes may hold many frames that decode to a lot: no more of them than a header may need.
+        seen += piece if frames is None else gather(frames.feed(piece), MAX_HEADER)
         at_end = taken >= limit
         if frames is not None and at_end and b"\n" not in seen:
-            seen += b"".join(frames.finish())
+            seen += gather(frames.finish(), MAX_HEADER)
         skipped = len(seen) - len(seen.lstrip(b"\n" + BLANKS))
         end = seen.find(b"\n", skipped)
         if end >= 0:
             return seen[skipped:end].rstrip(b"\r"), end + 1 if frames is None else 0, False
+        if frames is not None and len(seen) >= MAX_HEADER:
+            break
     return None, taken, taken >= log.stat.size or not seen.strip(_EMPTINESS)

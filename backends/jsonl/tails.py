@@ -6,12 +6,13 @@ order, or hold no whole line, does it look at the last 64 KiB with care.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
 
-from sessionstore.backends.jsonl.frames import FrameReader
+from sessionstore.backends.jsonl.frames import FrameReader, gather
 from sessionstore.backends.jsonl.heads import FRAME_LIMIT, WHOLE
 from sessionstore.chunks import ROW_TYPES, measure_row, parse_row
 from sessionstore.errors import InvalidEventError
@@ -98,7 +99,8 @@ def _read_frames(log: LogView, reaches: Sequence[int]) -> Tail:
     size, tail = log.stat.size, Tail()
     for reach in reaches:
         if size <= reach:
-            return _judge(_all_frames(log.read(0, size)), 0)
+            text = _all_frames(log.read(0, size))
+            return Tail(out_of_reach=True) if text is None else _judge(text, 0)
         tail = _judge_last_frame(log.read(size - reach, size), reach if reach < TAIL else None)
         if tail.time is not None:
             break
@@ -106,11 +108,11 @@ def _read_frames(log: LogView, reaches: Sequence[int]) -> Tail:
     return tail
 
 
-def _all_frames(data: bytes) -> bytes:
-    """What a whole log decodes to behind its header line."""
+def _all_frames(data: bytes) -> bytes | None:
+    """What a whole log decodes to behind its header line; ``None`` when that is too much to look at."""
     reader = FrameReader(limit=FRAME_LIMIT)
-    decoded = b"".join([*reader.feed(data), *reader.finish()])
-    return decoded.lstrip(b"\n" + BLANKS).partition(b"\n")[2]
+    decoded = gather(itertools.chain(reader.feed(data), reader.finish()), FRAME_LIMIT)
+    return None if len(decoded) >= FRAME_LIMIT else decoded.lstrip(b"\n" + BLANKS).partition(b"\n")[2]
 
 
 def _judge_last_frame(data: bytes, reach: int | None) -> Tail:
@@ -124,7 +126,7 @@ def _judge_last_frame(data: bytes, reach: int | None) -> Tail:
         if at < 0 or decoded > FRAME_LIMIT:
             break
         reader = FrameReader(limit=FRAME_LIMIT)
-        text = b"".join(reader.feed(data[at:]))
+        text = gather(reader.feed(data[at:]), FRAME_LIMIT)
         decoded += len(text)
         if reach is not None:
             time = _plain_time(text[-reach:].partition(b"\n")[2], None) if reader.frames else None
