@@ -9,7 +9,6 @@ becomes ``recovery/lost``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -318,11 +317,16 @@ class _Mender:
         if ahead.is_replaced(state.asked_at):
             return []
         needs: list[Need] = []
-        for call_id in list(islice(suspects, gap.stop - gap.start)):
-            if call_id in state.calls:
+        answered: list[str] = []
+        for call_id in suspects:
+            if call_id not in state.calls:
+                answered.append(call_id)
+            elif len(needs) < gap.stop - gap.start:
                 needs.append(self._answer(state.calls[call_id], turn))
             else:
-                del suspects[call_id]
+                break
+        for call_id in answered:
+            del suspects[call_id]
         return needs
 
     def _lost_message(
@@ -384,7 +388,8 @@ class _Mender:
                 return None
             return boundary(type_, seq, state.time, turn, step)
 
-        return Need(2, make, "what stands around it says so")
+        # Without its beginning a turn is not closed at the end of the log.
+        return Need(2 if type_ == TURN_START else 3, make, "what stands around it says so")
 
     # The end
 

@@ -133,6 +133,8 @@ def frame_split(rng: random.Random, frames: Frames) -> Frames:
     """The lines of a frame are divided among two in the middle of a line."""
     at = _pick(rng, frames)
     try:
+        if zstandard.get_frame_parameters(frames[at]).content_size > 1 << 22:
+            return frames  # it only says so
         text = unframed(frames[at])
     except zstandard.ZstdError:
         return frames  # damaged before
