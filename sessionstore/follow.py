@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from sessionstore.backends.base import check_seq
@@ -59,12 +60,13 @@ async def follow(
     seconds.  Close the iterator (``contextlib.aclosing``) when done.
 
     Raises:
-        TypeError, ValueError: *from_seq* is not a non-negative int.
+        TypeError, ValueError: *from_seq* is not a non-negative int, or *max_wait* not a number of seconds above 0.
         SessionNotFoundError: there is none, or it was deleted.
         DuplicateSessionError, UnsupportedFormatError, StorageError.
         FollowError: the log has a bad line, or another log stands in its place; names the seq.
     """
     check_seq(from_seq)
+    _check_wait(max_wait)
     backend = cast("Backend", getattr(store, "_backend", store))
     stored = await backend.read(session_id)
     if stored.scan.unsupported is not None:
@@ -92,6 +94,13 @@ async def follow(
             events = await _poll(source, delivered)
     finally:
         await source.close()
+
+
+def _check_wait(max_wait: object) -> None:
+    if not isinstance(max_wait, int | float) or isinstance(max_wait, bool):
+        raise TypeError(f"max_wait is a number of seconds, got {type(max_wait).__name__}")
+    if not 0 < max_wait < inf:
+        raise ValueError(f"max_wait is a number of seconds above 0, got {max_wait}")
 
 
 async def _poll(source: _Source, delivered: Delivered) -> Sequence[Event]:

@@ -12,7 +12,7 @@ from _thread import get_ident
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Final, Literal, Protocol, Self, overload
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, Protocol, Self, overload
 
 import msgspec
 from msgspec import Struct, UnsetType
@@ -114,6 +114,10 @@ class Session:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id!r}, {self.seq} events>"
+
+    def __reduce__(self) -> NoReturn:
+        # Two objects over one log would each believe that they alone append to it and know what is stored.
+        raise TypeError(f"session {self.id!r} cannot be copied or pickled; its events can: Session(id, session.events)")
 
     # --- what it is -------------------------------------------------------------------------------------------
 

@@ -280,7 +280,7 @@ class SessionStore:
         An idle log is looked at at least every *max_wait* seconds.  Close the iterator (``contextlib.aclosing``).
 
         Raises:
-            TypeError, ValueError: *from_seq* is not a non-negative int.
+            ValueError: *from_seq* is negative, or *max_wait* not above 0.
             SessionNotFoundError, DuplicateSessionError, UnsupportedFormatError, StorageError, StoreClosedError.
             FollowError: the log has a bad line, or another log stands in its place; names the seq to go on from.
         """
@@ -425,7 +425,7 @@ class SessionStore:
         """As :meth:`StoredSession.dispose`.  Raises ValueError for a session of another store."""
         if not isinstance(session, StoredSession):
             raise TypeError(f"dispose takes a session of this store, got {type(session).__name__}")
-        if session._end != self._registry.end:
+        if getattr(session, "_end", None) != self._registry.end:
             raise ValueError("the session is not one of this store")
         await session.dispose()
 

@@ -5,8 +5,8 @@ It costs nothing: the session goes on and what is stored is sound.
 
 from __future__ import annotations
 
-import asyncio
 import math
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +19,7 @@ from sessionstore import (
     SessionStore,
     StorageError,
     StoreClosedError,
+    StoredSession,
     TrashEntry,
 )
 from tests.conformance.build import goes_on
@@ -42,6 +43,7 @@ BY_ID: dict[str, Callable[[SessionStore, Any], Any]] = {
     "verify": lambda store, name: store.verify(name),
     "repair": lambda store, name: store.repair(name),
     "repair for good": lambda store, name: store.repair(name, dry_run=False),
+    "follow": lambda store, name: anext(store.follow(name)),
     "delete": lambda store, name: store.delete(name),
 }
 
@@ -120,6 +122,11 @@ def entry(key: Any, id: Any) -> TrashEntry:
 OTHERS: list[tuple[str, dict[str, Any], list[Any], type[Exception], str]] = [
     ("read_from", {"id": "s", "seq": ...}, [None, "0", 0.0, True, b"0", [], math.nan], TypeError, "seq is an int"),
     ("read_from", {"id": "s", "seq": ...}, [-1, -(2**70)], ValueError, "0 or more"),
+    ("follow", {"id": ...}, NO_IDS, TypeError, "a session id is a str"),
+    ("follow", {"id": "s", "from_seq": ...}, [None, "0", 0.0, True], TypeError, "seq is an int"),
+    ("follow", {"id": "s", "from_seq": ...}, [-1], ValueError, "0 or more"),
+    ("follow", {"id": "s", "max_wait": ...}, [None, "1", True, b"1", []], TypeError, "a number of seconds"),
+    ("follow", {"id": "s", "max_wait": ...}, [0, -1, math.nan, math.inf], ValueError, "above 0"),
     ("list", {"limit": ...}, ["1", 1.0, True, b"1", [], math.nan], TypeError, "limit is an int"),
     ("list", {"limit": ...}, [0, -1], ValueError, "at least 1"),
     ("list", {"after": ...}, ["", "ab", b"", 0, 1.5, [], {}, (), (1,), (1, 2)], TypeError, "the `next` of a page"),
@@ -136,6 +143,7 @@ OTHERS: list[tuple[str, dict[str, Any], list[Any], type[Exception], str]] = [
     ("locate", {"id": "s", "cwd": ...}, ["", "."], InvalidEventError, "absolute path"),
     ("restore", {"entry": ...}, [None, "s", 0, {}, entry(None, "s"), entry("s", 0)], TypeError, "an entry of trash"),
     ("dispose", {"session": ...}, [None, "s", 0, Session("s")], TypeError, "a session of this store"),
+    ("dispose", {"session": ...}, [StoredSession("s")], ValueError, "not one of this store"),
     ("fork", {"source": ...}, [None, b"s", 0, True, [], {}], TypeError, "a session or an id"),
     ("fork", {"source": "s", "child_id": ...}, [0, b"s", True, [], {}], TypeError, "a session id is a str"),
     ("fork", {"source": "s", "child_id": ...}, [""], InvalidEventError, r"\$\.id"),
@@ -157,7 +165,8 @@ async def test_what_every_other_method_refuses(place: Place) -> None:
                 given = {name: value if wanted is ... else wanted for name, wanted in arguments.items()}
                 with pytest.raises(error, match=message):
                     done = getattr(store, method)(**given)
-                    pytest.fail(f"{method}({given}) gave {await done if asyncio.iscoroutine(done) else done}")
+                    done = anext(done) if method == "follow" else done
+                    pytest.fail(f"{method}({given}) gave {await done if isawaitable(done) else done}")
         await goes_on(session)
         assert (await store.verify("s")).verdict == "clean"
         assert store.stats().open_sessions == 1

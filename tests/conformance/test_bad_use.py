@@ -6,6 +6,8 @@ It costs nothing: the session goes on and what is stored is sound.
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -217,6 +219,20 @@ async def test_a_clock_that_raises_leaves_no_lock_behind(tmp_path: Path) -> None
         await goes_on(resumed)
         with pytest.raises(SessionLockedError):
             await store.delete("s")
+
+
+async def test_a_session_is_one_object(place: Place) -> None:
+    """A copy would append to the same log and know nothing of what the other has stored; events can be copied."""
+    async with place.store() as store:
+        session = await store.create("s")
+        await goes_on(session)
+        for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+            for one in (session, Session("bare")):
+                with pytest.raises(TypeError, match=r"cannot be copied"):
+                    duplicate(one)
+        assert Session("s", pickle.loads(pickle.dumps(session.events))).events == session.events
+        assert repr(session) == "<StoredSession 's', 1 events>"
+        await goes_on(session)
 
 
 # --- observers, checkers and other functions of the host ------------------------------------------------------------
