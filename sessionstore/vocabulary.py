@@ -7,6 +7,7 @@ msgspec does the work where it can, :mod:`sessionstore.shapes` where it cannot.
 
 from __future__ import annotations
 
+import re
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -197,11 +198,19 @@ class EventTypes:
         try:
             return decoder(raw)
         except UNREADABLE:  # lone surrogates and deep nesting need the careful reader; the rest fails there again
-            value = decode(raw)
+            pass
+        value = decode(raw)
         try:
             return msgspec.convert(value, struct)
         except UNREADABLE as error:
-            raise InvalidEventError(f"the payload does not fit {struct.__name__}", event_type=type) from error
+            place = _PLACE.search(str(error))
+        # Not raised from that error: msgspec quotes what it finds in the place of a tag or of one of a few strings.
+        raise InvalidEventError(
+            f"the payload does not fit {struct.__name__}", event_type=type, path=place[1] if place else None
+        )
+
+
+_PLACE: Final = re.compile(r" - at `(\$[^`]*)`\Z")
 
 
 def _is_struct(value: object) -> bool:
@@ -224,9 +233,12 @@ def decode_payload(type: str, raw: bytes, types: EventTypes | None = None) -> St
         if types is None or type not in types:
             raise InvalidEventError("no Struct is known for this event type", event_type=type)
         return types.decode(type, raw)
+    payload: Struct | None
     try:
         payload = decoder(raw)
-    except UNREADABLE:  # unusual or wrong: the careful way tells them apart
+    except UNREADABLE:  # it may quote the payload: what is raised below must not carry it along as its context
+        payload = None
+    if payload is None:  # unusual or wrong: the careful way tells them apart
         payload = build(PAYLOADS[type], raw, type)
     relation = _RELATIONS.get(type)
     if relation is not None:
