@@ -72,7 +72,15 @@ def salvage(
     scan = scan_log(data) if scan is None else scan
     refusal = _refusal(scan)
     if refusal is not None or scan.verdict is Verdict.CLEAN:
-        return SalvagePlan(verdict=scan.verdict, findings=scan.findings, refusal=refusal, header=scan.header)
+        whole = 0 if refusal is not None else len(scan.log)
+        return SalvagePlan(
+            verdict=scan.verdict,
+            findings=scan.findings,
+            refusal=refusal,
+            header=scan.header,
+            events=whole,
+            kept=whole,
+        )
     try:
         return _plan(find_records(data, weights=weights), scan, session_id, cwd)
     except RefusedError as error:

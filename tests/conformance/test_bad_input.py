@@ -66,7 +66,7 @@ async def test_a_session_that_is_not_there(place: Place, method: str) -> None:
         session = await store.create("s")
         await session.flush()
         for id in ODD_IDS:
-            with pytest.raises(SessionNotFoundError, match=r"list\(\) shows") as caught:
+            with pytest.raises(SessionNotFoundError, match=r"list\(\), or `sessionstore ls`, shows") as caught:
                 await BY_ID[method](store, id)
             assert caught.value.session_id == id
             assert len(str(caught.value).encode()) < 1000
@@ -321,3 +321,12 @@ async def test_closed_means_closed(place: Place) -> None:
         await again()
     assert session.seq == 1
     assert session.events[0].type == "test/after"
+
+
+async def test_a_repair_of_a_sound_log_counts_what_it_keeps(place: Place) -> None:
+    """Nothing to repair does not mean nothing there."""
+    async with place.store() as store:
+        session = await store.create("s")
+        await goes_on(session)
+        report = await store.repair("s")
+        assert (report.changed, report.events, report.kept) == (False, 1, 1)
