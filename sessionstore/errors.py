@@ -101,7 +101,9 @@ class SessionNotFoundError(SessionStoreError):
         self.session_id = session_id
         self.where = where
         super().__init__(
-            f"{_session(session_id)} not found" + (f" in {where}" if where else "") + "; list(), or `sessionstore ls`, shows what is there"
+            f"{_session(session_id)} not found"
+            + (f" in {where}" if where else "")
+            + "; list(), or `sessionstore ls`, shows what is there"
         )
 
 
