@@ -7,7 +7,7 @@ PYTEST  = $(BIN)/python -m pytest
 export BACKENDS ?= memory,jsonl
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-all crash crash-enum crash-kill crash-power fixtures-check coverage bench fmt lint type wheel-check check clean
+.PHONY: help install demo test test-slow test-all crash crash-enum crash-kill crash-power crash-faults fixtures-check coverage bench fmt lint type wheel-check check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -41,8 +41,12 @@ crash-enum: $(BIN)/.extra-test  ## open more than 100,000 images that a power cu
 crash-kill: $(BIN)/.extra-test  ## kill a thousand agents, at least twenty in every class of moments
 	$(BIN)/python -m tests.crash.killing
 
-crash-power: $(BIN)/.extra-test  ## cut the power of real file systems two hundred times (root, loop devices)
+crash-power: $(BIN)/.extra-test  ## cut the power of real file systems two hundred times (root, xfsprogs)
 	$(BIN)/python -m tests.crash.power
+
+crash-faults: $(BIN)/.extra-test  ## failing disks, rival writers, every way to end, hostile roots; 10,000 races
+	$(PYTEST) --timeout=600 $(addprefix tests/crash/test_,disk_faults.py writers.py exit.py cancellation.py security.py)
+	$(BIN)/python -m tests.crash.racing
 
 fixtures-check: $(BIN)/.extra-test  ## the fixtures say what expect.json says, and git sees no changed byte
 	$(PYTEST) tests/recovery -k fixture

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.crash
 
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-WAYS = ["awaits", "calls", "calls, all tasks"]
+WAYS = ["awaits", *(pytest.param(way, marks=pytest.mark.slow) for way in ("calls", "calls, all tasks"))]
 
 
 class CancelledAt:
@@ -207,8 +207,8 @@ async def stored(root: Path, session_id: str = "s") -> tuple[Verdict, list[Any]]
         return found.verdict, [event.to_dict()["data"] for event in found.events]
 
 
-@pytest.mark.parametrize("times", [1, 50])
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("times", [1, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["awaits", "calls", pytest.param("calls, all tasks", marks=pytest.mark.slow)])
 async def test_append_flush_dispose(tmp_path: Path, how: str, times: int) -> None:
     """Whatever was flushed is there; what was appended is there when the store is closed; nothing is there twice."""
 

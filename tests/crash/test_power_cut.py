@@ -57,6 +57,7 @@ def test_a_power_cut_loses_nothing_acknowledged(disk: LoopDisk) -> None:
     assert run_and_cut(disk, lie_about_sync=False).acknowledged > 0
 
 
+@pytest.mark.slow
 def test_without_sync_a_power_cut_loses_and_the_harness_tells(disk: LoopDisk) -> None:
     """The same cut under a library that only claims to sync: the check that passes above fails here."""
     with pytest.raises(AssertionError, match="were acknowledged"):

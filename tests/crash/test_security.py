@@ -430,8 +430,8 @@ HEADER = b'{"type":"session","version":0,"id":"s","createdAt":1,"delegationDepth
 
 BOMBS = {
     "one frame of 4 GiB": (4 << 30, 1),
-    "small frames": (1 << 20, 700),
-    "frames as large as one may be": (300 << 20, 3),
+    "small frames": (1 << 20, 500),
+    "frames as large as one may be": (300 << 20, 2),
 }
 
 
@@ -447,7 +447,7 @@ def test_a_zstd_bomb(tmp_path: Path, what: str, first: bool) -> None:
     assert len(bomb) < 200_000
     header: bytes = zstandard.ZstdCompressor().compress(HEADER)
     log_with(tmp_path, "session.jsonl.zstd", bomb if first else header + bomb)
-    assert peak(tmp_path, "list", "inspect", "read_from", "resume") < 1 << 30
+    assert peak(tmp_path, "list", "inspect", "resume") < 1 << 30
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -470,7 +470,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("what", [pytest.param(d, marks=[pytest.mark.slow] * (d != "in a payload")) for d in DEEP])
-@pytest.mark.parametrize("where", ["header", "event"])
+@pytest.mark.parametrize("where", [pytest.param("header", marks=pytest.mark.slow), "event"])
 def test_deep_nesting(tmp_path: Path, what: str, where: str) -> None:
     """Whatever stands in a log, no process dies of its depth."""
     if where == "header":

@@ -96,7 +96,7 @@ def test_two_processes_race_for_one_session(tmp_path: Path) -> None:
     """Whoever wins, the log is whole and holds what was acknowledged; `make crash-faults` tries ten thousand times."""
     seed = random.SystemRandom().getrandbits(32)
     print(f"python -m tests.crash.racing --seed {seed}")
-    seen = race(tmp_path, attempts=90, seed=seed)
+    seen = race(tmp_path, attempts=48, seed=seed)
     assert seen["written"] > 0
     assert seen["SessionExistsError"] > 0
 
@@ -318,7 +318,14 @@ if sys.argv[2] == "both just end" and os.fork():
 """
 
 
-@pytest.mark.parametrize("ending", ["nothing", "append", "resume", "multiprocessing", "both just end"])
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "append",
+        "both just end",
+        *(pytest.param(e, marks=pytest.mark.slow) for e in ("nothing", "resume", "multiprocessing")),
+    ],
+)
 def test_a_forked_process_with_buffered_events(tmp_path: Path, ending: str) -> None:
     """Whatever the child does: every event is in the log once, and the parent keeps its lock."""
     done = subprocess.run(
