@@ -396,11 +396,14 @@ class _Mender:
     def _closers(self) -> Iterator[Event]:
         work, state = self._state.work, self._state
         turn, step = work.turn, work.step
+        calls = {call.call_id: call for call in work.pending}
+        if state.dirty and not (self._ahead is not None and self._ahead.is_replaced(state.asked_at)):
+            calls.update(state.calls)  # those too whose step or turn ended: here it is the damage that ended it
+        for call in calls.values() if turn is not None or state.dirty else ():
+            doubt = call.call_id in state.doubt
+            yield made_result(self._result.events, state.time, call, turn=turn or state.asked_turn, doubt=doubt)
         if turn is None:
             return
-        for call in work.pending:
-            doubt = call.call_id in state.doubt
-            yield made_result(self._result.events, state.time, call, turn=turn, doubt=doubt)
         if step is not None:
             yield boundary("step/end", self._result.events, state.time, turn, step)
         yield boundary(TURN_END, self._result.events, state.time, turn)

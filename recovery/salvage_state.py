@@ -45,6 +45,7 @@ class Progress:
         self.origin = Origin()
         self.calls: dict[str, PendingCall] = {}
         self.asked_at = 0  # the seq of the message that asked for them
+        self.asked_turn = 1
         self.doubt: set[str] = set()
         self.suspects: dict[str, None] | None = None  # calls that no result is to come for, once somebody looked
         self.blocks: dict[int, Json] = {}
@@ -130,6 +131,7 @@ class Progress:
         message = data.get("message", data)
         self.origin.observe(message.get("source") if isinstance(message, Mapping) else None)
         place = step if step is not None else self.work.step or 1
+        self.asked_turn = number(data.get("turn")) or self.work.turn or 1
         self.calls = {call_id: PendingCall(call_id, place) for call_id in calls_of(data)}
         self.suspects = None
 

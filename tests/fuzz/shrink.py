@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __all__ = ["shrink"]
 
 
-def shrink(data: bytes, fails: Callable[[bytes], bool], *, tries: int = 3000) -> bytes:
+def shrink(data: bytes, fails: Callable[[bytes], bool], *, tries: int = 600) -> bytes:
     """The smallest data found with *tries* attempts for which *fails* still says so."""
     budget = [tries]
 
