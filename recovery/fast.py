@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from sessionstore.chunks import ROW_TYPES, measure_row
+from sessionstore.chunks import ROW_TYPES
 from sessionstore.lossless import MAX_SAFE
+from sessionstore.measure import measure_row
 from sessionstore.recovery.format import TURN_END, TURN_START
 from sessionstore.vocabulary import SURFACE_TYPES
 
@@ -35,7 +36,6 @@ _SPECIAL: Final = (
 )
 
 _Text: TypeAlias = Annotated[str, Meta(min_length=1)]
-_Seqs: TypeAlias = "list[int] | UnsetType"
 
 
 class _Plain(Struct, gc=False, rename="camel"):
@@ -117,7 +117,7 @@ class _Surface(Struct, gc=False, rename="camel"):
     seq: int
     time: int
     surface_op: Literal["append"]
-    source_event_seqs: _Seqs = UNSET
+    source_event_seqs: Raw | UnsetType = UNSET
 
 
 class _UserLine(_Surface, gc=False, kw_only=True, rename="camel"):
@@ -140,6 +140,11 @@ class _SteeringLine(_Surface, gc=False, kw_only=True, rename="camel"):
     data: _SteeringData
 
 
+_BLOCK: Final = 1000
+_DIGITS: Final = b"".join(b"#%03d," % n for n in range(_BLOCK))
+"""The last three digits of the integers of a block; what stands for "#" is the same for all of them."""
+
+_sources: Final = msgspec.json.Decoder(list[int]).decode
 _plain: Final = msgspec.json.Decoder(_Plain).decode
 _turn: Final = msgspec.json.Decoder(_Turn).decode
 _user: Final = msgspec.json.Decoder(_UserLine).decode
@@ -197,8 +202,8 @@ class Readers:
 
     def _read_assistant(self, line: bytes, expected: int) -> int:
         found = _assistant(line)
-        if not found.source_event_seqs:  # a known, empty stream: legal here only
-            found.source_event_seqs = UNSET
+        if found.source_event_seqs is not UNSET and bytes(found.source_event_seqs) == b"[]":
+            found.source_event_seqs = UNSET  # a known, empty stream: legal here only
         return self._append(found, expected)
 
     def _read_result(self, line: bytes, expected: int) -> int:
@@ -215,7 +220,7 @@ class Readers:
         if found.seq != expected or not -MAX_SAFE <= found.time <= MAX_SAFE:
             return 0
         sources = found.source_event_seqs
-        if sources is not UNSET and not _good_sources(sources, expected):
+        if sources is not UNSET and not _good_sources(bytes(sources), expected):
             return 0
         self.surface.append_fast(expected)
         return 1
@@ -239,12 +244,23 @@ def _read_row(line: bytes, expected: int) -> int:
     return count if seq0 == expected else 0
 
 
-def _good_sources(sources: list[int], seq: int) -> bool:
-    if not sources:
-        return False
-    first = sources[0]
-    # A message cites the chunks of its step, nearly always one unbroken range: comparing with that range is the
-    # cheapest proof that there are no duplicates.
-    if sources == list(range(first, first + len(sources))):
-        return first >= 0 and sources[-1] < seq
-    return min(sources) >= 0 and max(sources) < seq and len(set(sources)) == len(sources)
+def _good_sources(text: bytes, seq: int) -> bool:
+    # A message cites the chunks of its step, nearly always one unbroken range: that its text is the range's text is
+    # the cheapest proof that these are integers without duplicates, and no integer is ever made.
+    first, count = int(text[1 : text.find(b",")] or b"0"), text.count(b",") + 1
+    if first >= _BLOCK and text == _range_text(first, count):
+        return first + count <= seq
+    sources = _sources(text)
+    return bool(sources) and min(sources) >= 0 and max(sources) < seq and len(set(sources)) == len(sources)
+
+
+def _range_text(first: int, count: int) -> bytes:
+    """The JSON text of the *count* integers from *first* on, which is at least 1000."""
+    parts: list[bytes] = []
+    stop = first + count
+    while first < stop:
+        block, at = divmod(first, _BLOCK)
+        end = min(_BLOCK, at + stop - first)
+        parts.append(_DIGITS[5 * at : 5 * end].replace(b"#", b"%d" % block))
+        first += end - at
+    return b"[%b]" % b"".join(parts)[:-1]

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from sessionstore.chunks import ROW_TYPES, measure_row
+from sessionstore.chunks import ROW_TYPES
 from sessionstore.errors import InvalidEventError, UnsupportedFormatError
 from sessionstore.events import Event
 from sessionstore.header import Header, parse_header
+from sessionstore.measure import measure_row
 from sessionstore.recovery.findings import Kind
 from sessionstore.recovery.format import MAX_LINE
 from sessionstore.recovery.lines import EMPTINESS

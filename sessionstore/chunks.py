@@ -7,7 +7,7 @@ The strings are kept apart, never joined: a token's boundaries are part of the l
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -28,7 +28,6 @@ __all__ = [
     "decode_storage_record",
     "encode_row",
     "line_type",
-    "measure_row",
     "pack_chunk_runs",
     "parse_row",
     "read_delta",
@@ -103,16 +102,11 @@ def encode_row(row: Row) -> bytes:
 _json: Final = msgspec.json.Encoder().encode
 
 
-# A usual time gap: within 2**31 ms, 24 days.  Where all are, a bound on the running times needs no look at each.
-_USUAL_GAP: Final = 2**31
-_Gap: TypeAlias = Annotated[int, msgspec.Meta(ge=-_USUAL_GAP, le=_USUAL_GAP)]
-
-
 class _TextData(Struct, forbid_unknown_fields=True, gc=False):
     turn: int
     step: int
     index: int
-    dt: list[_Gap]
+    dt: list[int]
     texts: list[str]
 
 
@@ -127,7 +121,7 @@ class _ToolData(Struct, forbid_unknown_fields=True, gc=False):
     turn: int
     step: int
     index: int
-    dt: list[_Gap]
+    dt: list[int]
     id: str
     args: list[str]
     name: str | UnsetType = UNSET
@@ -142,30 +136,6 @@ class _ToolRow(Struct, forbid_unknown_fields=True, gc=False):
 
 _text_row: Final = msgspec.json.Decoder(_TextRow).decode
 _tool_row: Final = msgspec.json.Decoder(_ToolRow).decode
-
-
-def measure_row(line: bytes) -> tuple[int, int]:
-    """Check the packed row *line* strictly and return its first seq and its number of members.
-
-    The hot loop of a load: no member is built, nothing is kept.
-
-    Raises:
-        InvalidEventError: the line is not a valid row.
-    """
-    try:
-        if line.startswith(b'{"type":"tool-call-chunks"'):
-            tool = _tool_row(line)
-            seq0, time0, dt, count = tool.seq0, tool.time0, tool.data.dt, len(tool.data.args)
-        else:
-            text = _text_row(line)
-            seq0, time0, dt, count = text.seq0, text.time0, text.data.dt, len(text.data.texts)
-    except msgspec.MsgspecError:
-        row = parse_row(line)
-        return row.seq0, len(row)
-    usual = count == len(dt) + 1 and 0 <= seq0 <= MAX_SAFE - count and abs(time0) + count * _USUAL_GAP <= MAX_SAFE
-    if not usual:
-        _check_run(seq0, time0, dt, count)
-    return seq0, count
 
 
 def parse_row(line: bytes) -> Row:

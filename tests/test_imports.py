@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The model: values and rules.
 MODEL = {
-    "chunks", "clock", "deltas", "eventlog", "events", "header", "history", "invariants", "legacy", "lossless", "messages",
+    "chunks", "clock", "deltas", "eventlog", "events", "header", "history", "invariants", "legacy", "lossless", "measure", "messages",
     "opaque", "payloads", "seeds", "session", "shapes", "surface", "vocabulary",
 }  # fmt: skip
 # What a pure module may never see, wherever it stands in the file.

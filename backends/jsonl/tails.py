@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from sessionstore.backends.jsonl.frames import FrameReader, gather
 from sessionstore.backends.jsonl.heads import FRAME_LIMIT, WHOLE
-from sessionstore.chunks import ROW_TYPES, measure_row, parse_row
+from sessionstore.chunks import ROW_TYPES, parse_row
 from sessionstore.errors import InvalidEventError
 from sessionstore.lossless import MAX_SAFE
+from sessionstore.measure import measure_row
 from sessionstore.recovery.format import TURN_END
 from sessionstore.recovery.records import BLANKS, Defect, ends_in_turn_end, read_record
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessionstore.chunks import decode_storage_record, encode_row, measure_row, pack_chunk_runs, parse_row
+from sessionstore.chunks import decode_storage_record, encode_row, pack_chunk_runs, parse_row
 from sessionstore.errors import InvalidEventError
 from sessionstore.events import Event
 from sessionstore.lossless import MAX_SAFE, Json
+from sessionstore.measure import measure_row
 
 SAFE = st.integers(-MAX_SAFE, MAX_SAFE)
 

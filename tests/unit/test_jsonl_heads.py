@@ -14,8 +14,10 @@ from sessionstore.backends.jsonl.tails import _judge, _plain_time
 from tests.recovery import logs
 
 HEADER = logs.header()[:-1]
-NUMBERS = st.sampled_from([0, 1, -1, 2**53 - 1, 2**53, 1.5, True, None, "1", [], {}])
-TEXTS = st.sampled_from(["", "x", "/x", "C:\\x", "\\\\h", "x/y", "é", "\ud800", None, 1, "subagent"])
+NUMBERS: st.SearchStrategy[Any] = st.sampled_from([0, 1, -1, 2**53 - 1, 2**53, 1.5, True, None, "1", [], {}])
+TEXTS: st.SearchStrategy[Any] = st.sampled_from(
+    ["", "x", "/x", "C:\\x", "\\\\h", "x/y", "é", "\ud800", None, 1, "subagent"]
+)
 KEYS = {
     "type": st.sampled_from(["session", "event", None]),
     "version": NUMBERS,
