@@ -24,7 +24,17 @@ import msgspec
 
 from sessionstore.errors import InvalidEventError
 
-__all__ = ["MAX_DEPTH", "MAX_EVENT_BYTES", "MAX_SAFE", "Json", "decode", "encode", "freeze", "json_equal", "member_texts"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_EVENT_BYTES",
+    "MAX_SAFE",
+    "Json",
+    "decode",
+    "encode",
+    "freeze",
+    "json_equal",
+    "member_texts",
+]
 
 Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 
