@@ -101,6 +101,7 @@ class Live:
         session = await store.resume(_ID)
         assert len(session.events) == count + 3
         assert list(session.events) == before, "a second resume shows other events"
+        assert session.recovery is not None
         assert not session.recovery.changed, "a second resume changes something"
         session.derive_messages()
         await session.dispose()

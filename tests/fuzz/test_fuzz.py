@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import os
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from sessionstore.recovery.salvage import salvage
+from sessionstore.recovery.scan import scan_log
 from tests.fuzz.checks import Known, Sample, check
 from tests.fuzz.guards import HangError, count_calls, peak_memory, watchdog
+from tests.fuzz.history import history_faults
 from tests.fuzz.inputs import make_input
 from tests.fuzz.mutators import MUTATORS
 from tests.fuzz.rows import ROWS
 from tests.fuzz.run import Tally, run
 from tests.fuzz.shrink import shrink
+from tests.fuzz.sources import Original
 from tests.recovery import logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from sessionstore.recovery.salvage_plan import SalvagePlan
 
 VERDICTS = {"clean", "interrupted", "torn", "damaged", "invalid", "unsupported", "empty"}
 
@@ -83,30 +89,26 @@ def test_every_mutator_is_used() -> None:
 
 def known(lines: Iterable[bytes]) -> Known:
     """What is known of a log of single events."""
-    from tests.fuzz.sources import Original
-
     original = Original("by hand", list(lines)).learn()
     return Known(original.seqs, original.faults, original.sound)
 
 
 def test_a_lost_event_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A salvage that leaves out an untouched line does not pass."""
-    from tests.fuzz import checks
-
     lines = [logs.header(), *logs.first_turn(), *logs.second_turn()]
     damaged = b"".join(logs.drop_line(lines, 3))
-    real = checks.salvage
     forgetful = b"".join(line for line in logs.drop_line(lines, 3) if b'"seq":13' not in line)
-    monkeypatch.setattr(checks, "salvage", lambda data, **options: real(forgetful if data == damaged else data))
+
+    def forget(data: bytes, **options: Any) -> SalvagePlan:
+        return salvage(forgetful if data == damaged else data)
+
+    monkeypatch.setattr("tests.fuzz.checks.salvage", forget)
     with pytest.raises(AssertionError, match="seq 13"):
         check(Sample(damaged, zstd=False, known=known(lines), cuts=[7]))
 
 
 def test_an_unanswered_call_is_noticed() -> None:
     """A history in which a call has lost its answer is worse than before."""
-    from sessionstore.recovery.scan import scan_log
-    from tests.fuzz.history import history_faults
-
     lines = [logs.header(), logs.turn_start(0), logs.assistant(1, calls=("c",)), logs.user(2), logs.turn_end(3)]
     scan = scan_log(b"".join(lines))
     assert history_faults(scan.events, scan.surface.nodes) == {("unanswered", "c"): 1}

@@ -1,0 +1,89 @@
+"""What fuzzing found in the salvage, made small: calls and answers stay together whatever was lost between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sessionstore.recovery.salvage import salvage
+from sessionstore.recovery.scan import scan_log
+from tests.fuzz.checks import joined
+from tests.fuzz.history import history_faults
+from tests.recovery import logs
+
+if TYPE_CHECKING:
+    from sessionstore.recovery.salvage_plan import SalvagePlan
+
+BEGIN = [logs.header(), logs.turn_start(0), logs.step("start", 1)]
+
+
+def repaired(lines: list[bytes]) -> SalvagePlan:
+    """The plan for these lines, which leaves no call without an answer and no answer without a call."""
+    plan = salvage(b"".join(lines), session_id="s1")
+    assert plan.refusal is None
+    scan = scan_log(joined(plan.lines))
+    assert not history_faults(scan.events, scan.surface.nodes)
+    return plan
+
+
+def types(plan: SalvagePlan) -> dict[int, str]:
+    """What was made anew, by seq."""
+    return {event.seq: event.type for event in plan.made}
+
+
+def test_an_answer_behind_the_end_of_its_turn() -> None:
+    """A result whose seq was garbled stays where it claims to be: the turn/end before it does not make it an orphan."""
+    moved = logs.result(5, "c").replace(b'"seq":5', b'"seq":7')
+    plan = repaired([*BEGIN, logs.assistant(2, calls=("c",)), logs.call(3, "c"), logs.event("my/plugin", 4, None), moved, logs.turn_end(6)])  # fmt: skip
+    assert moved.rstrip(b"\n") in plan.lines
+    assert plan.kept == 7
+
+
+def test_no_turn_is_begun_between_a_call_and_its_answer() -> None:
+    """A message made anew for a recorded call is not parted from the answer by a turn/start made anew."""
+    answer = logs.result(9, "c", turn=2)
+    plan = repaired([logs.header(), logs.call(1, "c", turn=2), answer])
+    assert answer.rstrip(b"\n") in plan.lines
+    assert types(plan)[0] == "assistant/message"
+
+
+def test_answers_that_were_replaced_need_no_message() -> None:
+    """No message is made anew for a call whose answer a summary took out of the history together with it."""
+    op = {"op": "replace", "start": 5, "end": 7}
+    summary = logs.user(9, "summary", surfaceOp=op, sourceEventSeqs=[5, 7])
+    plan = repaired([*BEGIN, logs.call(6, "c"), logs.result(7, "c", sourceEventSeqs=[6]), logs.step("end", 8), summary])
+    assert "assistant/message" not in types(plan).values()
+    assert types(plan)[5] == "user/message"
+
+
+def test_every_lost_answer_finds_its_room() -> None:
+    """Two answers lost one after the other are both made anew, each in its place."""
+    bad = [logs.result(seq, f"c{seq}").replace(b'"time"', b'"tyme"') for seq in (4, 5)]
+    plan = repaired([*BEGIN, logs.assistant(2, calls=("c4", "c5")), logs.call(3, "c4"), *bad, logs.step("end", 6)])
+    assert types(plan)[4] == types(plan)[5] == "tool/result"
+
+
+def test_the_beginning_of_a_turn_comes_first() -> None:
+    """Where there is room for one boundary, the lost turn is begun, so that its calls are answered at the end."""
+    lines = [logs.header(), logs.turn_start(0), logs.user(1), b"#" * 90 + b"\n", logs.user(3),
+             logs.step("start", 4, turn=2), logs.assistant(5, calls=("c",), turn=2), logs.call(6, "c", turn=2)]  # fmt: skip
+    plan = repaired(lines)
+    assert types(plan)[2] == "turn/start"
+    assert list(types(plan).values())[1:] == ["tool/result", "step/end", "turn/end"]
+
+
+def test_an_answer_that_another_writer_never_gave() -> None:
+    """Of two writers' histories the longer one stays, and an answer whose call the other one made is left out."""
+    shared = [*BEGIN, logs.event("my/plugin", 2, 0)]
+    asked = [logs.assistant(3, calls=("c",)), logs.call(4, "c")]
+    other = [logs.assistant(3), logs.event("my/plugin", 4, 1), logs.event("my/plugin", 5, 2)]
+    late = [logs.result(6, "c"), logs.step("end", 7), logs.turn_end(8)]
+    plan = repaired([*shared, *asked, *other, *late])
+    assert types(plan)[6] == "recovery/lost"
+
+
+def test_a_call_whose_step_another_writer_ended() -> None:
+    """At the end of a mixed log the calls of the last message are answered, although a step/end cleared them."""
+    first = [*BEGIN, logs.assistant(2, calls=("c",)), logs.call(3, "c"), logs.result(4, "c")]
+    second = [logs.step("end", 4, turn=2), logs.step("start", 5, turn=2), logs.event("my/plugin", 6, 0)]
+    plan = repaired([*first, *second])
+    assert "tool/result" in types(plan).values()
