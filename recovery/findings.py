@@ -88,11 +88,6 @@ class Finding(Struct, frozen=True, kw_only=True):
     actual_seq: int | None = None
     path: str | None = None
 
-    @property
-    def harmless(self) -> bool:
-        """Whether nothing is lost and nothing has to be done."""
-        return self.kind in (Kind.BLANK_LINE, Kind.CARRIAGE_RETURN)
-
     def describe(self) -> str:
         """The finding as one line for a person: where, and what."""
         return f"line {self.line}, byte {self.offset}: {self.message}"

@@ -8,17 +8,19 @@ appended directly, or by somebody else, are seen too.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from msgspec import UNSET, Struct
 
 from sessionstore.drafts import Content, JsonLike, draft_message, draft_result, text_of
-from sessionstore.errors import InvariantError, PendingLimitError, StoreClosedError
+from sessionstore.errors import InvariantError, PendingLimitError, StoreClosedError, WrongThreadError
 from sessionstore.lossless import Json, decode, encode
 from sessionstore.opaque import plain
 from sessionstore.progress import Progress, last_turn
 from sessionstore.recovery.closers import unanswered_result
 from sessionstore.recovery.format import TURN_END, TURN_START
+from sessionstore.tasks import raise_all
 from sessionstore.vocabulary import AssistantChunk, validate_payload
 
 if TYPE_CHECKING:
@@ -35,6 +37,26 @@ __all__ = ["Recorder", "Step", "Turn"]
 _MESSAGE_LIMIT: Final = 2_000  # characters of an exception's text that a turn/end keeps
 _USER: Final = {"kind": "user"}
 _HOST: Final = {"kind": "plugin", "plugin": "host"}
+
+
+class Failures:
+    """What failed while something was closed: a veto must not keep the rest from being closed."""
+
+    def __init__(self) -> None:
+        self._errors: list[Exception] = []
+
+    def note(self, work: Callable[[], object]) -> None:
+        """Do *work*; what it raises is raised at the end.  What keeps every append from working is raised now."""
+        try:
+            work()
+        except (PendingLimitError, StoreClosedError, WrongThreadError):
+            raise
+        except Exception as error:  # noqa: BLE001 - raised by raise_them
+            self._errors.append(error)
+
+    def raise_them(self) -> None:
+        """Raise what failed: one error as it is, several as an :class:`ExceptionGroup`."""
+        raise_all("not everything could be recorded", self._errors)
 
 
 class Recorder:
@@ -70,8 +92,10 @@ class Recorder:
         turn = self.next_turn()
         trigger = {"kind": "injection", "source": message["source"]}
         self.session.append(TURN_START, {"turn": turn, "trigger": trigger})
-        self.session.append("user/message", message, surface_op="append")
-        self.session.append(TURN_END, {"turn": turn, "reason": {"kind": "completed"}})
+        failures = Failures()
+        failures.note(lambda: self.session.append("user/message", message, surface_op="append"))
+        failures.note(lambda: self.session.append(TURN_END, {"turn": turn, "reason": {"kind": "completed"}}))
+        failures.raise_them()
 
     def message(self, content: Content | JsonLike, source: JsonLike | None, id: str | None) -> dict[str, Json]:
         """The payload of a user-role message, as :func:`draft_message`, with a new id where none is given."""
@@ -88,13 +112,18 @@ class Recorder:
             raise
 
     def release(self) -> None:
-        """Append what was held back, in order, unless a call of the open step is still unanswered."""
+        """Append what was held back, in order, unless a call of the open step is still unanswered.
+
+        What a checker vetoes is dropped and raised once all the rest was appended.
+        """
         if self.current is not None and self.current.progress.catch_up().pending:
             return
+        failures = Failures()
         while self._held:
             type_, payload = self._held[0]
-            self.session.append(type_, payload, surface_op="append")
+            failures.note(partial(self.session.append, type_, payload, surface_op="append"))
             del self._held[0]
+        failures.raise_them()
 
     def next_turn(self) -> int:
         """The number of the next turn, from the log.
@@ -234,9 +263,12 @@ class Turn:
         work = self.progress.catch_up()
         if work.turn != self._number:
             return  # somebody closed it
-        self.close_step()
-        self._recorder.release()
-        self._session.append(TURN_END, {"turn": self._number, "reason": self._end_reason(error)})
+        failures = Failures()
+        failures.note(self.close_step)
+        failures.note(self._recorder.release)
+        end = {"turn": self._number, "reason": self._end_reason(error)}
+        failures.note(lambda: self._session.append(TURN_END, end))
+        failures.raise_them()
 
     def _end_reason(self, error: BaseException | None) -> object:
         if error is None:
@@ -256,11 +288,13 @@ class Turn:
         work = self.progress.catch_up()
         if work.step is None or work.turn != self._number:
             return
+        append, failures = self._session.append, Failures()
         for call in work.pending:
             data, sources = unanswered_result(call, turn=self._number, seq=self._session.seq)
-            self._session.append("tool/result", data, surface_op="append", source_event_seqs=sources)
-        self._recorder.release()
-        self._session.append("step/end", {"turn": self._number, "step": work.step})
+            failures.note(partial(append, "tool/result", data, surface_op="append", source_event_seqs=sources))
+        failures.note(self._recorder.release)
+        failures.note(partial(append, "step/end", {"turn": self._number, "step": work.step}))
+        failures.raise_them()
 
 
 class Step:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from sessionstore import Step, Turn
+    from sessionstore import Event, Step, StoredSession, Turn
     from tests.conformance.places import Place
 
 
@@ -233,6 +233,45 @@ async def test_a_session_is_one_object(place: Place) -> None:
         assert Session("s", pickle.loads(pickle.dumps(session.events))).events == session.events
         assert repr(session) == "<StoredSession 's', 1 events>"
         await goes_on(session)
+
+
+def vetoing(session: StoredSession, *types: str) -> Callable[[], None]:
+    """Let a checker veto events of these types that hold the word "bad"."""
+
+    def veto(event: Event) -> None:
+        if event.type in types and b"bad" in event.to_json():
+            raise LookupError("vetoed")
+
+    return session.check(veto)
+
+
+@pytest.mark.parametrize("strict", [None, "strict"])
+async def test_a_veto_of_one_event_keeps_nothing_else_open(strict: Any) -> None:
+    """An injected message, or a result, that a checker refuses is told; the others are written, step and turn end."""
+    async with SessionStore(backend=MemoryBackend(), invariants=strict) as store:
+        session = await store.create("s")
+        vetoing(session, "user/message", "tool/result")
+        with pytest.raises(LookupError):
+            session.inject("bad")
+        with pytest.raises(LookupError) as caught:
+            async with session.turn() as turn, turn.step() as step:
+                step.message(asking("c1", "bad call", "c2"))
+                await step.call("c1", "sh", "{}")
+                turn.inject("bad")
+                turn.inject("good")
+                step.result("c1", "x")
+        assert "vetoed" in caught.value.__notes__[0]  # two were refused: the second is a note on the first
+        assert [event.type for event in session.events][-5:] == [
+            "tool/result",
+            "tool/result",
+            "step/end",
+            "user/message",
+            "turn/end",
+        ]
+        last: Any = session.derive_messages()[-1]
+        assert last.content == (TextBlock(text="good"),)
+        async with session.turn() as turn:
+            turn.user("next")
 
 
 # --- observers, checkers and other functions of the host ------------------------------------------------------------
