@@ -79,9 +79,11 @@ def cited(draw: st.DrawFn) -> list[int]:
     """Ranges, and ranges with a number changed, doubled or left out, and any numbers."""
     first, count = draw(st.integers(0, 3000)), draw(st.integers(0, 1200))
     seqs = list(range(first, first + count))
-    if seqs and draw(st.booleans()):
+    if draw(st.booleans()) and seqs:
         seqs[draw(st.integers(0, len(seqs) - 1))] = draw(NUMBERS)
-    return seqs if draw(st.booleans()) else draw(st.lists(NUMBERS, max_size=5))
+    if draw(st.booleans()):
+        seqs = draw(st.lists(NUMBERS, max_size=5))
+    return seqs
 
 
 @pytest.mark.slow
