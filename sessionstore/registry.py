@@ -13,7 +13,7 @@ from sessionstore import exit as exit_hooks
 from sessionstore.errors import SessionExistsError, SessionLockedError, StoreClosedError
 from sessionstore.invariants import InvariantTrace
 from sessionstore.progress import Tally
-from sessionstore.recorder import Recorder
+from sessionstore.recording import Recorder
 from sessionstore.settle import settle
 from sessionstore.tasks import join, outlast
 from sessionstore.writebehind import Counters, WriteBehind

@@ -7,6 +7,7 @@ from _thread import get_ident
 from typing import TYPE_CHECKING
 
 from sessionstore.errors import StoreClosedError, WrongThreadError
+from sessionstore.recorder import Turn
 from sessionstore.session import Session
 from sessionstore.tasks import join, raise_all
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from sessionstore.backends.base import RepairReport
     from sessionstore.drafts import Content, JsonLike
-    from sessionstore.recorder import Recorder, Turn
+    from sessionstore.recording import Recorder
     from sessionstore.writebehind import WriteBehind
 
 __all__ = ["StoredSession"]
@@ -133,7 +134,7 @@ class StoredSession(Session):
         Raises (when entered):
             InvariantError: a turn is open.
         """
-        return self._recorder.turn(trigger=trigger)
+        return Turn(self._recorder, trigger)
 
     def inject(self, content: Content | JsonLike, *, source: JsonLike | None = None, id: str | None = None) -> None:
         """Add a message from outside the conversation (a notice, a file that changed) to the history.
