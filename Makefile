@@ -7,7 +7,7 @@ PYTEST  = $(BIN)/python -m pytest
 export BACKENDS ?= memory,jsonl
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-all crash crash-enum crash-kill crash-power crash-faults fixtures-check coverage bench fmt lint type wheel-check check clean
+.PHONY: help install demo test test-slow test-all crash crash-enum crash-kill crash-power crash-faults fuzz fixtures-check coverage bench fmt lint type wheel-check check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 18
@@ -47,6 +47,9 @@ crash-power: $(BIN)/.extra-test  ## cut the power of real file systems two hundr
 crash-faults: $(BIN)/.extra-test  ## failing disks, rival writers, every way to end, hostile roots; 10,000 races
 	$(PYTEST) --timeout=600 $(addprefix tests/crash/test_,disk_faults.py writers.py exit.py cancellation.py security.py)
 	$(BIN)/python -m tests.crash.racing
+
+fuzz: $(BIN)/.extra-test  ## a million damaged logs through scan, salvage and resume; FUZZ="--seconds 60"
+	$(BIN)/python -m tests.fuzz --jobs 2 $(FUZZ)
 
 fixtures-check: $(BIN)/.extra-test  ## the fixtures say what expect.json says, and git sees no changed byte
 	$(PYTEST) tests/recovery -k fixture

@@ -34,6 +34,8 @@ def _fuzz(options: argparse.Namespace) -> tuple[Tally, float]:
         for part, seconds in pool.imap_unordered(run_block, _tasks(options)):
             tally.add(part)
             cpu += seconds
+            for failure in part.failures:
+                print(f"failed: {failure.rule}, input {failure.number}: {failure.message[:200]}", flush=True)
             if time.monotonic() - told > 30:
                 told = time.monotonic()
                 rate = tally.inputs / (told - began)
@@ -77,7 +79,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=float, help="stop after so long")
     parser.add_argument("--rules", type=int, default=10, help="stop when so many different rules are broken")
-    parser.add_argument("--keep", type=Path, default=Path(".fuzz"), help="where failing inputs go")
+    parser.add_argument("--keep", type=Path, default=Path("build/fuzz"), help="where failing inputs go")
     parser.add_argument("--show", action="store_true", help="write the first input to stdout and stop")
     options = parser.parse_args()
     if options.show:

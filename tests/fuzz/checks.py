@@ -228,7 +228,7 @@ def _check_survivors(known: Known, text: bytes, plan: SalvagePlan, after: ScanRe
             continue
         first, count = known.lines[body]
         for seq in range(first, first + count):
-            if claims[seq] is not None and not (count == 1 and _is_taken_for_garbled(seq, offsets, plan, claims)):
+            if claims[seq] is not None and not _is_taken_for_garbled(first, offsets, plan, claims):
                 _check_survivor(seq, _member(body, seq, first, count), offsets, plan, after)
 
 
