@@ -65,7 +65,7 @@ class Publisher:
         temp = os.path.join(self._directory, temp_name(secrets.token_hex(8)))
         try:
             published = self._write(temp, chunks)
-            self._name(temp)
+            self._name(temp, published)
         except BaseException:
             self._forget(temp)
             raise
@@ -98,10 +98,12 @@ class Publisher:
         self._files.close(fd)
         return Published(found.identity, found.size)
 
-    def _name(self, temp: str) -> None:
+    def _name(self, temp: str, published: Published) -> None:
         try:
             self._files.link(temp, self.path)
         except OSError as error:
+            if self._is_named(published):
+                return  # it was done all the same: a file server's answer can get lost
             if error.errno not in _NO_LINKS:
                 raise
         else:
@@ -109,7 +111,18 @@ class Publisher:
         # Only the lock keeps others from the name between these two calls.
         if self._exists(self.path):
             raise FileExistsError(errno.EEXIST, "exists already", self.path)
-        self._files.rename(temp, self.path)
+        try:
+            self._files.rename(temp, self.path)
+        except OSError:
+            if not self._is_named(published):
+                raise
+
+    def _is_named(self, published: Published) -> bool:
+        """Whether the log's name is that of the file just written."""
+        try:
+            return self._files.stat(self.path).identity == published.identity
+        except OSError:
+            return False
 
     def _take_back(self) -> None:
         """Remove what a failed try left, as long as it is exactly what we wrote."""

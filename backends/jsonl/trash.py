@@ -61,14 +61,15 @@ def bury(files: Files, root: str, found: Found, session_id: str, now: int) -> Tr
     with storage_errors("delete", path=found.paths.directory, session_id=session_id):
         ensure_directories(files, root, trash)
         place, key = _make_place(files, trash, now)
+        target = os.path.join(place, segment)
         try:
             _write_note(files, place, note)
-            target = os.path.join(place, segment)
             files.rename(found.paths.directory, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                _remove_tree(files, place)
-            raise
+        except BaseException as error:
+            # A rename can be done all the same: a file server's answer can get lost.
+            if not (isinstance(error, OSError) and _is_there(files, target)):
+                _remove_empty_place(files, place)
+                raise
         files.sync_directory(place)
         files.sync_directory(found.paths.project)
     return TrashEntry(key, session_id, now, _log_size(files, target), target)
@@ -180,6 +181,14 @@ def _make_place(files: Files, trash: str, now: int) -> tuple[str, str]:
         files.sync_directory(trash)
         return place, key
     raise FileExistsError(f"a million sessions were deleted in millisecond {now}")
+
+
+def _remove_empty_place(files: Files, place: str) -> None:
+    """Remove a place in the trash, with its note, unless anything else is in it."""
+    with contextlib.suppress(OSError):
+        if files.listdir(place) == [_NOTE_NAME]:
+            files.unlink(os.path.join(place, _NOTE_NAME))
+        files.rmdir(place)
 
 
 def _write_note(files: Files, place: str, note: _Note) -> None:

@@ -31,11 +31,15 @@ ROOT: Final = 1
 
 
 class Fault(Struct, frozen=True):
-    """How an operation fails: with *code*; a write takes half first when *short*; a sync drops pages when *lies*."""
+    """How an operation fails: with *code*; a write takes half first when *short*; a sync drops pages when *lies*.
+
+    *done*: a link or a rename is made all the same, as where the answer of a server is lost.
+    """
 
     code: int
     short: bool = False
     lies: bool = False
+    done: bool = False
 
 
 class Directory(Struct):
@@ -143,7 +147,7 @@ class Disk:
             self.before(name, path)
         self.operations += 1
         fault = None if self.fault is None else self.fault(self.operations, name)
-        if fault is not None and name not in {"write", "sync"}:
+        if fault is not None and name not in {"write", "sync"} and not fault.done:
             raise OSError(fault.code, os.strerror(fault.code), path or None)
         return fault
 
@@ -347,21 +351,23 @@ class Disk:
         self.version += bool(done)
 
     def link(self, source: str, target: str) -> None:
-        self._begin("link", target)
+        fault = self._begin("link", target)
         inode = self._find(source).inode
         directory, name, there = self._walk(target)
         if there is not None:
             raise FileExistsError(errno.EEXIST, "exists", target)
         self._change((directory.inode, name, inode))
+        _report(fault)
 
     def rename(self, source: str, target: str) -> None:
-        self._begin("rename", target)
+        fault = self._begin("rename", target)
         moved = self._find(source)
         old, old_name, _ = self._walk(source)
         new, new_name, there = self._walk(target)
         if there is not None and isinstance(in_the_way := self.nodes[there], Directory) and in_the_way.names:
             raise OSError(errno.ENOTEMPTY, "not empty", target)
         self._change((old.inode, old_name, None), (new.inode, new_name, moved.inode))
+        _report(fault)
 
     def unlink(self, path: str) -> None:
         self._begin("unlink", path)
@@ -402,6 +408,12 @@ class Disk:
     def unlock(self, fd: int) -> None:
         self._begin("unlock")
         self._entry(fd).lock = None
+
+
+def _report(fault: Fault | None) -> None:
+    """Say that what was done was not."""
+    if fault is not None:
+        raise OSError(fault.code, os.strerror(fault.code))
 
 
 def _set(names: dict[str, int], name: str, inode: int | None) -> None:

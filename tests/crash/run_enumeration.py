@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["PROTOCOLS", "Enumeration", "Protocol", "Tally", "enumerate_crashes", "no_threads"]
 
 T = TypeVar("T")
-MODES: Final = ("once", "dead", "lies", "short")
+MODES: Final = ("once", "dead", "done", "lies", "short")
 EXAMPLES: Final = 3
 
 
@@ -270,6 +270,7 @@ PROTOCOLS: Final = (
     Protocol(name="published again after it vanished", workload=robbed, share=200),
     Protocol(name="published again on a failing disk", workload=robbed, faults=True, share=10),
     Protocol(name="delete, restore, empty the trash", workload=deleting, share=200),
+    Protocol(name="delete, restore, empty the trash on a failing disk", workload=deleting, faults=True, share=6),
     Protocol(name="salvage of a hole", workload=mending_a_hole, share=400),
     Protocol(name="salvage of a hole; zstd", workload=mending_a_hole, setup=ZSTD, share=400),
     Protocol(name="salvage of two histories", workload=mending_two_histories, share=400),

@@ -206,3 +206,52 @@ def test_salvage_is_not_confused_by_a_second_name_of_the_log(loop: asyncio.Abstr
     disk = Disk()
     disk.mkdir("/disk")
     assert loop.run_until_complete(damaged_and_salvaged()) == 4
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_publication_whose_answer_was_lost_is_one(loop: asyncio.AbstractEventLoop, *, links: bool) -> None:
+    """A link (or the rename where there are none) that was made but reported as failed publishes the session."""
+
+    def fault(_number: int, name: str) -> Fault | None:
+        if name == "link" and not links:
+            return Fault(errno.EPERM)
+        return Fault(errno.EIO, done=True) if name in {"link", "rename"} else None
+
+    async def published() -> int:
+        store = Setup().open(disk)
+        session = await store.create("s", cwd=CWD)
+        session.append("turn/start", {"turn": 1, "trigger": {"kind": "message", "source": {"kind": "user"}}})
+        disk.fault = fault
+        durable = await session.flush()
+        disk.fault = None
+        await store.aclose()
+        return durable
+
+    disk = Disk()
+    disk.mkdir("/disk")
+    disk.sync_directory("/")
+    assert loop.run_until_complete(published()) == 1
+    assert len(scan_log(disk.strictest().tree()[LOG] or b"").log) == 1
+
+
+def test_a_delete_whose_answer_was_lost_removes_nothing(loop: asyncio.AbstractEventLoop) -> None:
+    """A rename into the trash that was made but reported as failed leaves the session there, whole."""
+
+    async def deleted() -> list[str]:
+        store = Setup().open(disk)
+        session = await store.create("s", cwd=CWD)
+        session.append("turn/start", {"turn": 1, "trigger": {"kind": "message", "source": {"kind": "user"}}})
+        await session.dispose()
+        disk.fault = lambda _number, name: Fault(errno.EIO, done=True) if name == "rename" else None
+        entry = await store.delete("s")
+        disk.fault = None
+        assert [each.key for each in await store.trash()] == [entry.key]
+        await store.restore(entry)
+        again = await store.resume("s")
+        await store.aclose()
+        return [event.type for event in again.events]
+
+    disk = Disk()
+    disk.mkdir("/disk")
+    disk.sync_directory("/")
+    assert loop.run_until_complete(deleted()) == ["turn/start", "turn/end"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +14,7 @@ from sessionstore import SessionNotFoundError, SessionStore, StorageError
 from sessionstore import exit as exit_hooks
 from sessionstore.backends.paths import session_paths
 from tests.crash.disk import Disk, Fault
-from tests.crash.promises import CWD, ROOT, Ledger, Promise, Setup
+from tests.crash.promises import CWD, ROOT, Ledger, Place, Promise, Setup
 
 if TYPE_CHECKING:
     from sessionstore import StoredSession
@@ -63,6 +64,7 @@ class Life:
         self.crashes: list[Crash] = []
         self.operations = 0
         self.abandoned = False  # the program ends without a close
+        self.troubled = False  # a move was refused, and may have been done all the same
         self._fault = disk.fault
         self._last: tuple[int, tuple[Promise, ...]] | None = None
         disk.before = self._before
@@ -315,16 +317,33 @@ async def deleting(life: Life, store: SessionStore) -> None:
     user(session, "text " * 30)
     await life.flush(session)
     await life.dispose(session)
+    either: frozenset[Place] = frozenset({"home", "trash"})
     for again in (False, True):
-        life.ledger.change("s", places=frozenset({"home", "trash"}))
-        entry = await store.delete("s")
-        life.ledger.change("s", places=frozenset({"trash"}))
+        life.ledger.change("s", places=either)
+        if await _until_done(life, lambda: store.delete("s")):
+            life.ledger.change("s", places=frozenset({"trash"}))
         if not again:
-            life.ledger.change("s", places=frozenset({"home", "trash"}))
-            await store.restore(entry)
-            life.ledger.change("s", places=frozenset({"home"}))
-    life.ledger.change("s", places=frozenset({"trash", "nowhere"}))
-    await store.empty_trash()
+            life.ledger.change("s", places=either)
+            entry = (await store.trash())[0]
+            if await _until_done(life, functools.partial(store.restore, entry)):
+                life.ledger.change("s", places=frozenset({"home"}))
+    life.ledger.change("s", places=frozenset({"home", "trash", "nowhere"} if life.troubled else {"trash", "nowhere"}))
+    await life.insist(store.empty_trash)
+
+
+async def _until_done(life: Life, move: Callable[[], Awaitable[object]]) -> bool:
+    """Whether *move* returned; ``False`` where it was done by a try that failed later, and may not be durable."""
+    for _ in range(PATIENCE):
+        try:
+            await move()
+        except SessionNotFoundError:
+            return False
+        except StorageError:
+            life.disk.fault = None
+            life.troubled = True
+        else:
+            return True
+    raise AssertionError("it does not work without faults")
 
 
 async def exiting(life: Life, store: SessionStore) -> None:
@@ -415,13 +434,15 @@ def _log(life: Life, session_id: str) -> str:
 def fault_at(number: int, mode: str) -> Callable[[int, str], Fault | None]:
     """The operation with that *number* fails; in mode ``dead`` all later ones do, until the fault is reported.
 
-    ``lies``: a sync drops its pages.  ``short``: a write takes half, and the ones after it nothing.
+    ``done``: a link or rename is made all the same.  ``lies``: a sync drops its pages.  ``short``: a write takes half, and the ones after it nothing.
     """
     changes = {"write", "sync", "truncate", "create", "link", "rename", "unlink", "mkdir", "sync_directory"}
 
     def fault(now: int, name: str) -> Fault | None:
         if now < number or (now > number and mode not in {"dead", "short"}) or name not in changes:
             return None
+        if mode == "done":
+            return Fault(errno.EIO, done=True) if name in {"link", "rename"} else None
         if mode == "short":
             return Fault(errno.ENOSPC, short=now == number) if name == "write" else None
         return Fault(errno.EIO, lies=mode == "lies")
