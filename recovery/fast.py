@@ -11,7 +11,8 @@ way refuses; the tests compare the two on every kind of line.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -146,11 +147,14 @@ _DIGITS: Final = b"".join(b"#%03d," % n for n in range(_BLOCK))
 
 _sources: Final = msgspec.json.Decoder(list[int]).decode
 _plain: Final = msgspec.json.Decoder(_Plain).decode
-_turn: Final = msgspec.json.Decoder(_Turn).decode
-_user: Final = msgspec.json.Decoder(_UserLine).decode
-_assistant: Final = msgspec.json.Decoder(_AssistantLine).decode
-_result: Final = msgspec.json.Decoder(_ResultLine).decode
-_steering: Final = msgspec.json.Decoder(_SteeringLine).decode
+
+_L = TypeVar("_L")
+
+
+@cache
+def _decoder(line: type[_L]) -> Callable[[bytes], _L]:
+    """Made for the first scan and not by the import, which would take a tenth longer."""
+    return msgspec.json.Decoder(line).decode
 
 
 class Readers:
@@ -160,10 +164,16 @@ class Readers:
     between turns.
     """
 
-    __slots__ = ("by_token", "open_turn", "open_turn_seq", "surface")
+    __slots__ = ("_assistant", "_result", "_steering", "_turn", "_user", "by_token", "open_turn", "open_turn_seq",
+                 "surface")  # fmt: skip
 
     def __init__(self, surface: Surface) -> None:
         self.surface = surface
+        self._turn = _decoder(_Turn)
+        self._user = _decoder(_UserLine)
+        self._assistant = _decoder(_AssistantLine)
+        self._result = _decoder(_ResultLine)
+        self._steering = _decoder(_SteeringLine)
         self.open_turn: int | None = None
         self.open_turn_seq: int | None = None
         self.by_token: dict[bytes, Reader] = {
@@ -186,7 +196,7 @@ class Readers:
         self.open_turn = self.open_turn_seq = None
 
     def _read_turn(self, line: bytes, expected: int) -> int:
-        found = _turn(line)
+        found = self._turn(line)
         if found.seq != expected or found.surface_op is not UNSET or found.source_event_seqs is not UNSET:
             return 0
         if not -MAX_SAFE <= found.time <= MAX_SAFE:
@@ -198,23 +208,23 @@ class Readers:
         return 1
 
     def _read_user(self, line: bytes, expected: int) -> int:
-        return self._append(_user(line), expected)
+        return self._append(self._user(line), expected)
 
     def _read_assistant(self, line: bytes, expected: int) -> int:
-        found = _assistant(line)
+        found = self._assistant(line)
         if found.source_event_seqs is not UNSET and bytes(found.source_event_seqs) == b"[]":
             found.source_event_seqs = UNSET  # a known, empty stream: legal here only
         return self._append(found, expected)
 
     def _read_result(self, line: bytes, expected: int) -> int:
-        found = _result(line)
+        found = self._result(line)
         message = found.data.message
         if message.content[0].tool_call_id != message.source.call_id:
             return 0
         return self._append(found, expected)
 
     def _read_steering(self, line: bytes, expected: int) -> int:
-        return self._append(_steering(line), expected)
+        return self._append(self._steering(line), expected)
 
     def _append(self, found: _Surface, expected: int) -> int:
         if found.seq != expected or not -MAX_SAFE <= found.time <= MAX_SAFE:

@@ -137,9 +137,16 @@ SURFACE_TYPES: Final = frozenset({"user/message", "assistant/message", "tool/res
 """The types whose events produce messages."""
 
 
-_DECODERS: Final[Mapping[str, Callable[[bytes], Struct]]] = MappingProxyType(
-    {name: msgspec.json.Decoder(cls).decode for name, cls in PAYLOADS.items()}
-)
+_decoders: Final[dict[str, Callable[[bytes], Struct]]] = {}
+
+
+def _make_decoder(type: str) -> Callable[[bytes], Struct] | None:
+    # Each when it is first needed: making them all would be a quarter of the import.
+    if type in PAYLOADS:
+        _decoders[type] = msgspec.json.Decoder(PAYLOADS[type]).decode
+    return _decoders.get(type)
+
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -228,7 +235,7 @@ def decode_payload(type: str, raw: bytes, types: EventTypes | None = None) -> St
     Raises:
         InvalidEventError: it does not have the type's shape (``path`` says where), or the type has no Struct.
     """
-    decoder = _DECODERS.get(type)
+    decoder = _decoders.get(type) or _make_decoder(type)
     if decoder is None:
         if types is None or type not in types:
             raise InvalidEventError("no Struct is known for this event type", event_type=type)
