@@ -53,6 +53,7 @@ __all__ = [
     "WriterPresence",
     "check_seq",
     "make_page",
+    "refuse_unsupported",
     "stored_events",
 ]
 
@@ -463,11 +464,19 @@ def stored_events(stored: Stored, session_id: str, seq: int) -> Sequence[Event]:
     scan = stored.scan
     if scan.verdict in {Verdict.DAMAGED, Verdict.EMPTY}:
         raise DamagedLogError(session_id, path=stored.location, verdict=scan.verdict, findings=scan.findings)
-    if scan.unsupported is not None:
-        raise UnsupportedFormatError(
-            scan.unsupported.reason,
-            direction=scan.unsupported.direction,
-            session_id=session_id,
-            path=stored.location,
-        ) from scan.unsupported
+    refuse_unsupported(stored, session_id)
     return scan.log.events(seq)
+
+
+def refuse_unsupported(stored: Stored, session_id: str) -> None:
+    """Let a log pass that this version reads.
+
+    Raises:
+        UnsupportedFormatError: it is for another; names the session and the place, which the scan does not know.
+    """
+    found = stored.scan.unsupported
+    if found is not None:
+        path = stored.location
+        raise UnsupportedFormatError(
+            found.reason, direction=found.direction, session_id=session_id, path=path
+        ) from found

@@ -17,10 +17,10 @@ from collections import deque
 from math import inf
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from sessionstore.backends.base import check_seq
+from sessionstore.backends.base import check_seq, refuse_unsupported
 from sessionstore.backends.files import OsFiles
 from sessionstore.backends.paths import LOG_NAMES
-from sessionstore.errors import DamagedLogError, FollowError, UnsupportedFormatError
+from sessionstore.errors import DamagedLogError, FollowError
 from sessionstore.recovery.findings import Verdict
 from sessionstore.settle import settle
 from sessionstore.tail import LogTail, TailError
@@ -69,11 +69,7 @@ async def follow(
     _check_wait(max_wait)
     backend = cast("Backend", getattr(store, "_backend", store))
     stored = await backend.read(session_id)
-    if stored.scan.unsupported is not None:
-        found = stored.scan.unsupported
-        raise UnsupportedFormatError(
-            found.reason, direction=found.direction, session_id=session_id, path=stored.location
-        )
+    refuse_unsupported(stored, session_id)
     if stored.scan.verdict is Verdict.DAMAGED and stored.scan.findings[0].line == 1:
         raise FollowError(session_id, seq=from_seq, reason=stored.scan.findings[0].describe())
     delivered = Delivered(session_id, from_seq)

@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct, structs
 
-from sessionstore.backends.base import RepairReport, SalvageReport, Writer
-from sessionstore.errors import (
-    DamagedLogError,
-    SessionStoreError,
-    UnsupportedFormatError,
-)
+from sessionstore.backends.base import RepairReport, SalvageReport, Writer, refuse_unsupported
+from sessionstore.errors import DamagedLogError, SessionStoreError
 from sessionstore.events import Event
 from sessionstore.header import Header
 from sessionstore.recovery.findings import Verdict
@@ -56,13 +52,7 @@ def refuse_bad_log(session_id: str, stored: Stored) -> None:
         DamagedLogError: it is damaged, invalid or empty.
     """
     scan = stored.scan
-    if scan.unsupported is not None:
-        raise UnsupportedFormatError(
-            scan.unsupported.reason,
-            direction=scan.unsupported.direction,
-            session_id=session_id,
-            path=stored.location,
-        ) from scan.unsupported
+    refuse_unsupported(stored, session_id)
     if scan.verdict not in {Verdict.CLEAN, Verdict.INTERRUPTED, Verdict.TORN}:
         raise DamagedLogError(session_id, path=stored.location, verdict=scan.verdict, findings=scan.findings)
 

@@ -186,11 +186,6 @@ class EventTypes:
     def __contains__(self, type: object) -> bool:
         return type in self._types
 
-    def struct_of(self, type: str) -> type[Struct] | None:
-        """The Struct registered for *type*, ``None`` when there is none."""
-        found = self._types.get(type)
-        return None if found is None else found[0]
-
     def type_of(self, struct: type[Struct]) -> str | None:
         """The event type that *struct* was registered for, ``None`` when it was not."""
         return self._names.get(struct)

@@ -18,7 +18,7 @@ from sessionstore.backends.jsonl.frames import salvaged
 from sessionstore.backends.jsonl.index import Checkpoint, Index, load_index, save_index
 from sessionstore.backends.jsonl.listing import list_sessions, look_closer
 from sessionstore.backends.jsonl.lock import SessionLock, lock_path, probe
-from sessionstore.backends.jsonl.lookup import check_place, find_session, warn_of_mixed_root
+from sessionstore.backends.jsonl.lookup import check_directory, find_session, warn_of_mixed_root
 from sessionstore.backends.jsonl.reading import Reading, open_log, read_log, read_suffix, unchanged
 from sessionstore.backends.jsonl.salvaging import salvage_session
 from sessionstore.backends.jsonl.trash import bury, empty_trash, find_buried, home_of, list_trash, unbury
@@ -134,8 +134,12 @@ class JsonlBackend:
             raise SessionExistsError(header.id, where=error.paths[0]) from error
         else:
             raise SessionExistsError(header.id, where=found.log)
+        directory = session_paths(self.root, header.id, header.cwd).directory
         with storage_errors("store a session in", path=self.root, session_id=header.id):
-            check_place(self._files, session_paths(self.root, header.id, header.cwd))
+            check_directory(self._files, directory, self.root)
+        if self._lock_dir is not None:
+            with storage_errors("keep locks in", path=self._lock_dir, session_id=header.id):
+                check_directory(self._files, self._lock_dir, self._lock_dir)
         if not self._looked_for_mix:
             self._looked_for_mix = True
             warn_of_mixed_root(self._files, self.root, self._compression)

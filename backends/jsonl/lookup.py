@@ -23,7 +23,7 @@ from sessionstore.errors import DuplicateSessionError, SessionNotFoundError, Sto
 if TYPE_CHECKING:
     from sessionstore.backends.files import Files
 
-__all__ = ["Found", "check_place", "find_session", "project_directories", "warn_of_mixed_root"]
+__all__ = ["Found", "check_directory", "find_session", "project_directories", "warn_of_mixed_root"]
 
 _logger = logging.getLogger("sessionstore")
 
@@ -131,16 +131,16 @@ def _find(files: Files, root: str, projects: list[str], segment: str, session_id
     return found
 
 
-def check_place(files: Files, paths: SessionPaths) -> None:
-    """Check, writing nothing, that the directory of a new session could be made.
+def check_directory(files: Files, directory: str, root: str) -> None:
+    """Check, writing nothing, that *directory* is there or could be made; links are followed down to *root* only.
 
     Raises:
         OSError: something else is in the way, or the place cannot be written.
     """
-    path = paths.directory
+    path = directory
     while True:
         try:
-            kind = files.stat(path, follow=len(path) <= len(paths.root)).kind
+            kind = files.stat(path, follow=len(path) <= len(root)).kind
         except (FileNotFoundError, NotADirectoryError):
             if os.path.dirname(path) == path:
                 raise

@@ -273,6 +273,9 @@ async def test_a_root_that_is_no_directory_is_told_early(tmp_path: Path, make: C
         for method in BY_ID.values():
             with pytest.raises((StorageError, SessionNotFoundError)):
                 await method(store, "s")
+    async with SessionStore(tmp_path / "sessions", lock_dir=root) as store:
+        with pytest.raises(StorageError, match=f"keep locks in {root}"):
+            await store.create("s")
 
 
 async def test_a_relative_root_does_not_follow_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
