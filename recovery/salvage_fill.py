@@ -397,8 +397,10 @@ class _Mender:
         work, state = self._state.work, self._state
         turn, step = work.turn, work.step
         calls = {call.call_id: call for call in work.pending}
-        if state.dirty and not (self._ahead is not None and self._ahead.is_replaced(state.asked_at)):
+        if state.dirty and state.asked_at in self._nodes:
             calls.update(state.calls)  # those too whose step or turn ended: here it is the damage that ended it
+        elif state.dirty:
+            calls = {}  # the message that asked was replaced, and its answers were lost with what was replaced
         for call in calls.values() if turn is not None or state.dirty else ():
             doubt = call.call_id in state.doubt
             yield made_result(self._result.events, state.time, call, turn=turn or state.asked_turn, doubt=doubt)

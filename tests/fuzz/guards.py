@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator
     from types import FrameType
 
 __all__ = ["HangError", "count_calls", "peak_memory", "watchdog"]
@@ -26,7 +26,7 @@ class HangError(Exception):
 
 
 @contextmanager
-def watchdog(seconds: float) -> Iterator[None]:
+def watchdog(seconds: float) -> Generator[None]:
     """Raise :class:`HangError` in the block after so many seconds of processor time."""
 
     def bark(number: int, frame: FrameType | None) -> None:

@@ -45,6 +45,7 @@ def history_faults(events: Sequence[Event], nodes: Iterable[int]) -> Faults:
 
 def _data(event: Event) -> Mapping[str, Any]:
     line = event.to_json()
+    value: Any
     try:
         value = _decode(line)
     except (msgspec.DecodeError, RecursionError):

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from tests.fuzz.checks import Known, Sample, merged
 from tests.fuzz.framing import FRAME_MUTATORS, framed, unframed
+from tests.fuzz.histories import STRANGERS
 from tests.fuzz.mutators import MILD, MUTATORS, Scene
 from tests.fuzz.sources import Original, pool
 
@@ -21,7 +22,6 @@ BLOCK: Final = 1000
 _POOL: Final = 80
 _NAMES: Final = tuple(MUTATORS)
 _FRAME_NAMES: Final = tuple(FRAME_MUTATORS)
-_STRANGERS: Final = frozenset({"splice_stranger", "interleave", "two_writers"})
 
 
 class Input(Struct):
@@ -70,7 +70,7 @@ def _cuts(rng: random.Random, size: int) -> list[int]:
 
 
 def _known(scene: Scene, names: list[str]) -> Known:
-    logs = [scene.original, scene.other] if _STRANGERS.intersection(names) else [scene.original]
+    logs = [scene.original, scene.other] if STRANGERS.intersection(names) else [scene.original]
     if len(logs) == 1:
         return Known(logs[0].seqs, logs[0].faults, logs[0].sound)
     return merged(Known(log.seqs, log.faults, log.sound) for log in logs)

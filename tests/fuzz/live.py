@@ -17,7 +17,7 @@ from sessionstore.errors import DamagedLogError, UnsupportedFormatError
 from sessionstore.recovery.findings import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from tests.fuzz.checks import Sample
 
@@ -115,7 +115,7 @@ def _clock() -> int:
 
 
 @contextmanager
-def _folder() -> Iterator[str]:
+def _folder() -> Generator[str]:
     memory = "/dev/shm"  # a disk would be worn for nothing: what is tested here is no durability
     root = tempfile.mkdtemp(prefix="sessionstore-fuzz-", dir=memory if os.access(memory, os.W_OK) else None)
     try:

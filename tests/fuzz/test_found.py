@@ -87,3 +87,12 @@ def test_a_call_whose_step_another_writer_ended() -> None:
     second = [logs.step("end", 4, turn=2), logs.step("start", 5, turn=2), logs.event("my/plugin", 6, 0)]
     plan = repaired([*first, *second])
     assert "tool/result" in types(plan).values()
+
+
+def test_calls_of_a_replaced_message_are_not_answered_at_the_end() -> None:
+    """Where a summary took the message that asked out of the history, an answer at the end would be an orphan."""
+    op = {"op": "replace", "start": 2, "end": 5}
+    summary = logs.user(6, "summary", surfaceOp=op, sourceEventSeqs=[2, 5])
+    plan = repaired([*BEGIN, logs.assistant(2, calls=("c",)), logs.call(3, "c"), summary])
+    assert "tool/result" not in types(plan).values()
+    assert list(types(plan).values())[-2:] == ["step/end", "turn/end"]
