@@ -1,6 +1,6 @@
 """Run the measurements and print the table: figure, what it is compared with, ratio, target.
 
-``python -m benchmarks [--quick] [--runs N] [--peer DIR] [--json FILE]``
+``python -m benchmarks [--quick] [--runs N] [--peer DIR] [--logs DIR] [--json FILE] [--write FILE]``
 
 Every measurement is a fresh process; what is compared runs in turn in the same run (A B A B ...), so that a
 machine whose speed drifts drifts for both.  ``--peer`` (or BENCH_PEER) names a folder in which the reference
@@ -38,6 +38,7 @@ CORE = (
     "step/end",
     "turn/end",
 )
+BEGIN, END = "<!-- figures: python -m benchmarks --write -->", "<!-- end of the figures -->"
 
 
 class Row(NamedTuple):
@@ -58,8 +59,10 @@ def case(name: str, *args: str, **env: str) -> Figures:
 
 def run(command: Sequence[str], folder: Path, env: dict[str, str] | None = None) -> Figures:
     """The figures that a command prints as its last line of JSON."""
+    # What users run is compiled already; so is, after the first process, what is measured here.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **(env or {})}, capture_output=True, text=True, check=False
+        command, cwd=folder, env=environment | (env or {}), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr}")
@@ -70,8 +73,8 @@ def run(command: Sequence[str], folder: Path, env: dict[str, str] | None = None)
 class Bench:
     """One run of everything; collects rows and raw figures."""
 
-    def __init__(self, peer: Path | None, runs: int, events: int, work: Path) -> None:
-        self.peer, self.runs, self.events, self.work = peer, runs, events, work
+    def __init__(self, peer: Path | None, logs: Path | None, runs: int, events: int, work: Path) -> None:
+        self.peer, self.logs, self.runs, self.events, self.work = peer, logs, runs, events, work
         self.rows: list[Row] = []
         self.raw: dict[str, list[Figures]] = {}
 
@@ -219,7 +222,9 @@ class Bench:
         """A large session, written by the reference where it is installed."""
         root = self.work / f"log-{compression}"
         if not root.exists():
-            if self.peer is not None:
+            if self.logs is not None:
+                shutil.copytree(self.logs / f"root-{compression}", root)
+            elif self.peer is not None:
                 self.node("write", str(root), compression, str(self.events))
             else:
                 asyncio.run(write_log(root, compression, self.events))
@@ -251,7 +256,20 @@ def machine() -> str:
     """What the figures were taken on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "?")
-    return f"{os.cpu_count()} × {model}, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} × {model}, {platform.system()} {platform.release().split('-')[0]}, Python {platform.python_version()}"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as Markdown."""
+    head = "| what | figure (smallest–largest) | against | ratio | target |\n| --- | --- | --- | --- | --- |"
+    return "\n".join([head, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def put_table(path: Path, text: str) -> None:
+    """Replace what stands between the two marks of a document."""
+    before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -263,7 +281,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--events", type=int, default=1_300_000)
     parser.add_argument("--peer", type=Path, default=os.environ.get("BENCH_PEER"))
+    parser.add_argument("--logs", type=Path, help="where root-none and root-zstd lie, written before by the reference")
     parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--write", type=Path, help="put the table there, between its two marks")
     parser.add_argument("only", nargs="*", help="appends forms loads memory flushes sessions loop lists ends imports")
     options = parser.parse_args()
     names = options.only or [
@@ -279,16 +299,15 @@ def main() -> None:
         "imports",
     ]
     with tempfile.TemporaryDirectory(prefix="bench-", dir=os.environ.get("BENCH_DIR", "/var/tmp")) as work:
-        bench = Bench(
-            options.peer, 1 if options.quick else options.runs, 20_000 if options.quick else options.events, Path(work)
-        )
+        runs, events = (1, 20_000) if options.quick else (options.runs, options.events)
+        bench = Bench(options.peer, options.logs, runs, events, Path(work))
         print(machine(), flush=True)
         for name in names:
             print(f"{name}:", flush=True)
             getattr(bench, name)()
-    print("\n| what | figure (smallest–largest) | against | ratio | target |\n| --- | --- | --- | --- | --- |")
-    for row in bench.rows:
-        print("| " + " | ".join(row) + " |")
+    print("\n" + table(bench.rows))
+    if options.write is not None:
+        put_table(options.write, f"{machine()}; {bench.runs} runs\n\n{table(bench.rows)}")
     if options.json is not None:
         options.json.write_text(json.dumps({"machine": machine(), "runs": bench.raw}, indent=1))
 
