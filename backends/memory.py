@@ -206,7 +206,7 @@ class MemoryBackend:
         """See :class:`sessionstore.backends.base.Backend`."""
         kept = self._trash.get(entry.key)
         if kept is None:
-            raise SessionNotFoundError(entry.id, where="the trash")
+            raise SessionNotFoundError(entry.id, where="the trash", in_trash=True)
         if kept[0].id in self._logs:
             raise SessionExistsError(kept[0].id)
         self._logs[kept[0].id] = kept[1]

@@ -97,13 +97,12 @@ def _argument(session_id: str) -> str:
 class SessionNotFoundError(SessionStoreError):
     """No session of that id is stored here."""
 
-    def __init__(self, session_id: str, *, where: str | None = None) -> None:
+    def __init__(self, session_id: str, *, where: str | None = None, in_trash: bool = False) -> None:
         self.session_id = session_id
         self.where = where
+        look = "trash(), or `sessionstore trash ls`," if in_trash else "list(), or `sessionstore ls`,"
         super().__init__(
-            f"{_session(session_id)} not found"
-            + (f" in {where}" if where else "")
-            + "; list(), or `sessionstore ls`, shows what is there"
+            f"{_session(session_id)} not found" + (f" in {where}" if where else "") + f"; {look} shows what is there"
         )
 
 

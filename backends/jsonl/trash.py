@@ -97,7 +97,7 @@ def find_buried(files: Files, root: str, entry: TrashEntry) -> Buried:
     trash = os.path.join(root, TRASH)
     buried = _read_place(files, trash, entry.key) if _KEY.match(entry.key) else None
     if buried is None:
-        raise SessionNotFoundError(entry.id, where=trash)
+        raise SessionNotFoundError(entry.id, where=trash, in_trash=True)
     return buried
 
 

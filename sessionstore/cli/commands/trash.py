@@ -108,7 +108,7 @@ async def _find(store: SessionStore, wanted: str) -> TrashEntry:
             raise click.UsageError(f"{one_line(wanted)!r} is the beginning of several ids in the trash")
         if match:
             return match[0]
-    raise SessionNotFoundError(wanted, where="the trash")
+    raise SessionNotFoundError(wanted, where="the trash", in_trash=True)
 
 
 @trash.command("empty", epilog=example("sessionstore trash empty --yes"))
