@@ -293,8 +293,8 @@ class _Mender:
             if ahead.can_answer(str(call.get("callId")), gap.stop, index + 1)
             and not ahead.is_moot(str(call.get("callId")), gap.stop)
         ]
-        if turn is not None:
-            before += self._lost_answers(gap, ahead, turn)
+        if turn is not None or state.calls:
+            before += self._lost_answers(gap, ahead, turn or state.asked_turn)
         if turn is not None and step is not None and not silent:
             ends = ends_step or found.ends
             before += self._lost_message(gap, ahead, [] if ends_step else calls, (turn, step), ends=ends)

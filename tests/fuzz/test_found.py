@@ -96,3 +96,10 @@ def test_calls_of_a_replaced_message_are_not_answered_at_the_end() -> None:
     plan = repaired([*BEGIN, logs.assistant(2, calls=("c",)), logs.call(3, "c"), summary])
     assert "tool/result" not in types(plan).values()
     assert list(types(plan).values())[-2:] == ["step/end", "turn/end"]
+
+
+def test_a_message_made_far_from_its_turn_is_answered() -> None:
+    """Two holes before a recorded call: the message made in the first is answered before a turn is begun in the second."""
+    bad = b'{"type":"my/plugin","seq":0,"time":"x"}\n'
+    plan = repaired([bad, logs.call(8, "c"), logs.step("end", 10)])
+    assert "tool/result" in types(plan).values() or "assistant/message" not in types(plan).values()
