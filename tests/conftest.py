@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -45,6 +46,9 @@ ALLOWED: tuple[tuple[str, str, set[str]], ...] = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give Hypothesis a seed that is known beforehand, so that a failing run can be had again."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell starts background jobs so, and children that are to be interrupted would inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if getattr(config.option, "hypothesis_seed", None) is None:
         config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
 
