@@ -117,7 +117,8 @@ class SessionExistsError(SessionStoreError):
             f"{_session(session_id)} already exists"
             + (f" at {where}" if where else "")
             + (f": {detail}" if detail else "")
-            + "; resume it, or create with another id"
+            + ("; resume it" if detail is None else "; use that one")
+            + ", or create with another id"
         )
 
 
