@@ -41,6 +41,7 @@ from tests.crash.workloads import (
     mending_a_hole,
     mending_two_histories,
     resuming,
+    resuming_torn,
     robbed,
     streaming,
 )
@@ -254,8 +255,8 @@ PROTOCOLS: Final = (
     ),
     Protocol(name="fork", workload=forking, share=200),
     Protocol(name="fork; zstd", workload=forking, setup=ZSTD, share=100),
-    Protocol(name="power cut, resume, power cut", workload=batches, then="power cut", share=10),
-    Protocol(name="power cut, resume, power cut; zstd", workload=batches, setup=ZSTD, then="power cut", share=10),
+    Protocol(name="power cut, resume, power cut", workload=batches, then="power cut", share=16),
+    Protocol(name="power cut, resume, power cut; zstd", workload=batches, setup=ZSTD, then="power cut", share=16),
     Protocol(name="kill, resume, power cut", workload=batches, then="kill", share=100),
     Protocol(name="kill, resume, power cut; zstd", workload=batches, setup=ZSTD, then="kill", share=100),
     Protocol(name="a failing disk", workload=batches, faults=True, share=25),
@@ -266,6 +267,10 @@ PROTOCOLS: Final = (
         setup=Setup(batch_bytes=1, durability="flush"),
         faults=True,
         share=12,
+    ),
+    Protocol(name="resume of a torn log on a failing disk", workload=resuming_torn, faults=True, share=16),
+    Protocol(
+        name="resume of a torn log on a failing disk; zstd", workload=resuming_torn, setup=ZSTD, faults=True, share=16
     ),
     Protocol(name="published again after it vanished", workload=robbed, share=200),
     Protocol(name="published again on a failing disk", workload=robbed, faults=True, share=10),

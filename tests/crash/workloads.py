@@ -33,6 +33,7 @@ __all__ = [
     "mending_a_hole",
     "mending_two_histories",
     "resuming",
+    "resuming_torn",
     "robbed",
     "streaming",
 ]
@@ -283,6 +284,35 @@ async def resuming(life: Life, store: SessionStore) -> None:
     await life.dispose(session)
 
 
+async def resuming_torn(life: Life, store: SessionStore) -> None:
+    """A log whose last line was cut and is followed by garbage, in an open turn with open calls: resume, go on."""
+    life.pause()
+    session = await store.create("s", cwd=CWD)
+    turn_start(session, 1)
+    user(session)
+    asks(session, 1, "c1", "c2")
+    await session.flush()
+    lines, path = _lines(session, session.seq), _log(life, "s")
+    header = session.header.to_json()
+    data = life.disk.tree()[path] or b""
+    await session.dispose()
+    tail = b'{"type":"tool/result","seq":8,"ti' + bytes(70) + b"\xff\n{}"
+    _put(life, path, data + tail)
+    life.ledger.expect(Promise(id="s", header=header, lines=lines, acked=len(lines), exists=True, kept=(tail,)))
+    life.start()
+    await resuming(life, store)
+
+
+def _put(life: Life, path: str, data: bytes) -> None:
+    """Put a durable file of *data* in the place of another."""
+    life.disk.unlink(path)
+    fd = life.disk.create(path)
+    life.disk.write(fd, memoryview(data))
+    life.disk.sync(fd)
+    life.disk.close(fd)
+    life.disk.sync_directory(path.rpartition("/")[0])
+
+
 async def robbed(life: Life, store: SessionStore) -> None:
     """Somebody removes the log, then its whole directory, while the session is open: it is published again."""
     session = await life.create(store)
@@ -392,12 +422,7 @@ async def _turns(store: SessionStore, session_id: str, text: str = "text " * 10)
 async def _salvage(life: Life, store: SessionStore, damaged: bytes) -> None:
     """Put *damaged* in the place of the log; what a salvage makes of it must come of it after every crash, too."""
     path = _log(life, "s")
-    life.disk.unlink(path)
-    fd = life.disk.create(path)
-    life.disk.write(fd, memoryview(damaged))
-    life.disk.sync(fd)
-    life.disk.close(fd)
-    life.disk.sync_directory(path.rpartition("/")[0])
+    _put(life, path, damaged)
     if any(path.endswith("/other") for path in life.disk.tree()):
         await store.delete("other")
     await _expect_salvage(life, damaged)
