@@ -236,10 +236,10 @@ async def test_a_session_is_one_object(place: Place) -> None:
 
 
 def vetoing(session: StoredSession, *types: str) -> Callable[[], None]:
-    """Let a checker veto events of these types that hold the word "bad"."""
+    """Let a checker veto events of these types that hold the word "unwanted"."""
 
     def veto(event: Event) -> None:
-        if event.type in types and b"bad" in event.to_json():
+        if event.type in types and b"unwanted" in event.to_json():
             raise LookupError("vetoed")
 
     return session.check(veto)
@@ -252,12 +252,12 @@ async def test_a_veto_of_one_event_keeps_nothing_else_open(strict: Any) -> None:
         session = await store.create("s")
         vetoing(session, "user/message", "tool/result")
         with pytest.raises(LookupError):
-            session.inject("bad")
+            session.inject("unwanted")
         with pytest.raises(LookupError) as caught:
             async with session.turn() as turn, turn.step() as step:
-                step.message(asking("c1", "bad call", "c2"))
+                step.message(asking("c1", "unwanted call", "c2"))
                 await step.call("c1", "sh", "{}")
-                turn.inject("bad")
+                turn.inject("unwanted")
                 turn.inject("good")
                 step.result("c1", "x")
         assert "vetoed" in caught.value.__notes__[0]  # two were refused: the second is a note on the first
