@@ -120,6 +120,8 @@ class _Mender:
             expected = self._result.events
             if piece.seq > expected:
                 self._fill(self._gap_before(piece, expected), index)
+            elif self._junk.lost_between(self._at, piece.offset):
+                self._state.dirty = True  # no seq is missing, but what was lost may have had one of those
             self._place(piece, index)
         for closer in self._closers():
             self._add(closer, "the turn was open at the end of the log")

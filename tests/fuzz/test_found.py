@@ -103,3 +103,10 @@ def test_a_message_made_far_from_its_turn_is_answered() -> None:
     bad = b'{"type":"my/plugin","seq":0,"time":"x"}\n'
     plan = repaired([bad, logs.call(8, "c"), logs.step("end", 10)])
     assert "tool/result" in types(plan).values() or "assistant/message" not in types(plan).values()
+
+
+def test_a_strangers_event_in_the_place_of_a_lost_one() -> None:
+    """No seq is missing, but between broken bytes stands another log's event where the call was asked for."""
+    stranger = b'{"type":"st' + b"\n" + logs.event("my/plugin", 2, "of another log") + b'te"}}' + b"\n"
+    plan = repaired([*BEGIN, stranger, logs.call(3, "c"), logs.result(4, "c"), logs.step("end", 5), logs.turn_end(6)])
+    assert types(plan)[4] == "recovery/lost"
