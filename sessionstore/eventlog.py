@@ -28,7 +28,7 @@ __all__ = ["EventLog", "Events"]
 class EventLog:
     """An append-only sequence of events, kept as storage lines.  ``len(log)`` is the next seq."""
 
-    __slots__ = ("_cached_at", "_cached_row", "_gaps", "_key", "_last_time", "_length", "_lines", "_sealed",
+    __slots__ = ("_cached", "_gaps", "_key", "_last_time", "_length", "_lines", "_sealed",
                  "_starts", "_strings", "_time0", "types")  # fmt: skip
 
     def __init__(self, types: EventTypes | None = None) -> None:
@@ -46,8 +46,7 @@ class EventLog:
         self._gaps: list[int] = []
         self._strings: list[str] = []
         # The row looked at last: iteration and nearby lookups decode each row once.
-        self._cached_at = -1
-        self._cached_row: Row | None = None
+        self._cached: tuple[int, Row | None] = (-1, None)
 
     def __len__(self) -> int:
         return self._length
@@ -195,12 +194,13 @@ class EventLog:
     def _row(self, at: int) -> Row | None:
         """The row at line *at*, ``None`` where the line is a single event."""
         line = self._lines[at]
-        if at == self._cached_at:
-            return self._cached_row
+        cached_at, cached_row = self._cached  # one object, so that another thread sees both or neither
+        if at == cached_at:
+            return cached_row
         if self._end(at) - self._starts[at] == 1 and not _looks_like_row(line):
             return None
         row = parse_row(line)
-        self._cached_at, self._cached_row = at, row
+        self._cached = (at, row)
         return row
 
 

@@ -73,7 +73,7 @@ async def salvage_damaged(backend: Backend, session_id: str) -> SalvageReport | 
     report = await finish(backend.salvage(session_id, dry_run=False, cwd=None))
     if report.changed:
         _logger.warning(
-            "session %s: the log was %s and was salvaged: %d events kept, %d made anew; the damaged log is kept as %s",
+            "session %r: the log was %s and was salvaged: %d events kept, %d made anew; the damaged log is kept as %s",
             session_id, report.verdict, report.kept, len(report.made), report.original,
         )  # fmt: skip
     return report
@@ -105,12 +105,12 @@ async def recover(backend: Backend, session_id: str, *, salvage: SalvageReport |
         raise
     if report.intact_after:
         _logger.warning(
-            "session %s: %d intact events stood behind the torn end and were cut with it (kept in %s)",
+            "session %r: %d intact events stood behind the torn end and were cut with it (kept in %s)",
             session_id, report.intact_after, report.quarantine,
         )  # fmt: skip
     elif report.changed:
         _logger.info(
-            "session %s: recovered: %d bytes cut, %d closing events added",
+            "session %r: recovered: %d bytes cut, %d closing events added",
             session_id, report.cut_bytes, len(report.closers),
         )  # fmt: skip
     return Recovered(writer, header, stored.scan, plan.closers, report)
@@ -120,7 +120,7 @@ async def _release(writer: Writer, session_id: str) -> None:
     try:
         await writer.close()
     except Exception:  # what went wrong before is what the caller has to know
-        _logger.exception("session %s: its lock could not be released", session_id)
+        _logger.exception("session %r: its lock could not be released", session_id)
 
 
 async def resume_session(

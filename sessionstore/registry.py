@@ -228,7 +228,7 @@ class Registry:
             try:
                 session._behind.write_at_exit()
             except Exception:  # one session must not cost another its events
-                _logger.exception("session %s: could not be written at exit, its last events are lost", session.id)
+                _logger.exception("session %r: could not be written at exit, its last events are lost", session.id)
 
     def after_fork(self) -> None:
         """Refuse everything: this is the copy in a forked child."""

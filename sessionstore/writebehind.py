@@ -329,7 +329,7 @@ class WriteBehind:
             self._counters.bytes += sum(len(line) + 1 for part in batch.parts for line in part)
         if self.error is not None:
             self.error = None
-            _logger.info("session %s: writing works again, nothing was lost", self._session.id)
+            _logger.info("session %r: writing works again, nothing was lost", self._session.id)
 
     def _note_failure(self, error: Exception) -> None:
         first_of_episode = self.error is None
@@ -341,12 +341,12 @@ class WriteBehind:
         self._session._wake_at = 0
         if not first_of_episode:
             return
-        _logger.error("session %s: cannot write, its events wait in memory: %s", self._session.id, error)
+        _logger.error("session %r: cannot write, its events wait in memory: %s", self._session.id, error)
         if self._on_error is not None:
             try:
                 self._on_error(error)
             except Exception:
-                _logger.exception("session %s: on_error failed", self._session.id)
+                _logger.exception("session %r: on_error failed", self._session.id)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
