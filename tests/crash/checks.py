@@ -41,7 +41,7 @@ async def check(disk: Disk, promises: Sequence[Promise], setup: Setup, *, thorou
         BrokenPromiseError: a promise is broken.
     """
     store = setup.open(disk)
-    outcomes = [await _Checked(disk, store, promise, thorough=thorough).go() for promise in promises]
+    outcomes: list[Outcome] = [await _Checked(disk, store, promise, thorough=thorough).go() for promise in promises]
     if thorough:
         page = await store.list()
         if any(row.status not in {"ok", "damaged", "unreadable", "empty"} for row in page.sessions):

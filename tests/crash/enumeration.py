@@ -194,5 +194,7 @@ def _draw(disk: Disk, inode: int, rng: random.Random) -> Variant:
     length = rng.choice((longest, longest, len(node.data), rng.randint(min(node.lengths or [longest]), longest)))
     survive = rng.choice((0.3, 0.6, 0.9))
     kinds: tuple[Content, ...] = ("ended", *FOUND[1:]) if rng.random() < _ENDED_SHARE else FOUND[1:]
-    found = tuple((block, rng.choice(kinds)) for block in blocks if rng.random() > survive)
+    found: tuple[tuple[int, Content], ...] = tuple(
+        (block, rng.choice(kinds)) for block in blocks if rng.random() > survive
+    )
     return Variant(length, found)

@@ -47,7 +47,7 @@ from tests.crash.workloads import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from tests.crash.disk import Fault
 
@@ -225,7 +225,7 @@ def _at_once(_seconds: float) -> None:
 
 
 @contextlib.contextmanager
-def no_threads() -> Iterator[asyncio.AbstractEventLoop]:
+def no_threads() -> Generator[asyncio.AbstractEventLoop]:
     """An event loop on which the store's blocking work is done at once, and a silent logger.
 
     Nobody sleeps: on a busy machine giving up the GIL costs more than all else, and here nobody waits for it.
