@@ -24,13 +24,13 @@ Step = tuple[list[Call], list[Call]]
 
 
 class _Words:
-    """A small generator of its own, so that both sides write the same kind of words without a random module."""
+    """The generator of the reference's benchmark, which computes in floating point: both sides write the same bytes."""
 
     def __init__(self) -> None:
         self._state = 12345
 
     def next(self) -> str:
-        self._state = (self._state * 1103515245 + 12345) & 0x7FFFFFFF
+        self._state = int(float(self._state) * 1103515245.0 + 12345.0) & 0x7FFFFFFF
         return " " + WORDS[self._state % len(WORDS)]
 
     def many(self, count: int) -> str:
@@ -45,9 +45,12 @@ def turns() -> Iterator[tuple[Call, Call, list[Step], Call]]:
     """
     words, turn = _Words(), 0
     while True:
+        first = turn * EVENTS_PER_TURN
         turn += 1
-        user = _message(f"m{turn}", "user", {"kind": "user"}, [{"type": "text", "text": "please do" + words.many(30)}])
-        steps = [_step(words, turn, step) for step in range(1, 6)]
+        user = _message(
+            f"m{first + 1}", "user", {"kind": "user"}, [{"type": "text", "text": "please do " + words.many(30)}]
+        )
+        steps = [_step(words, turn, step, first + 2 + 525 * step - 4) for step in range(1, 6)]
         end: dict[str, Json] = {"turn": turn, "reason": {"kind": "completed"}}
         yield ("turn/start", {"turn": turn}, False), ("user/message", user, True), steps, ("turn/end", end, False)
 
@@ -56,7 +59,8 @@ def _message(id_: str, role: str, source: Mapping[str, Json], content: list[Json
     return {"id": id_, "role": role, "source": source, "content": content}
 
 
-def _step(words: _Words, turn: int, step: int) -> Step:
+def _step(words: _Words, turn: int, step: int, seq: int) -> Step:
+    """The calls of a step whose message has that *seq*."""
     at: dict[str, Json] = {"turn": turn, "step": step}
     call = f"c{turn}-{step}"
     first: list[Call] = [("step/start", at, False)]
@@ -71,11 +75,11 @@ def _step(words: _Words, turn: int, step: int) -> Step:
         {"type": "text", "text": words.many(200)},
         {"type": "tool-call", "id": call, "name": "bash", "arguments": "{}"},
     ]
-    answer = _message(f"a{turn}-{step}", "assistant", {"kind": "model", "provider": "p", "model": "m"}, blocks)
+    answer = _message(f"a{seq}", "assistant", {"kind": "model", "provider": "p", "model": "m"}, blocks)
     result: list[Json] = [
         {"type": "tool-result", "toolCallId": call, "content": [{"type": "text", "text": words.many(300)}]}
     ]
-    reply = _message(f"r{turn}-{step}", "user", {"kind": "tool", "callId": call}, result)
+    reply = _message(f"r{seq + 2}", "user", {"kind": "tool", "callId": call}, result)
     usage: dict[str, Json] = {"inputTokens": 100, "outputTokens": 200}
     return first, [
         ("assistant/message", {**at, "message": answer, "usage": usage}, True),
