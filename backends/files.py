@@ -50,6 +50,7 @@ Identity = tuple[int, int]
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700
 _COMMON: Final = os.O_NOFOLLOW | os.O_CLOEXEC
+_ACCESS_OF_LINKS: Final = os.access in os.supports_follow_symlinks
 _READ: Final = os.O_RDONLY | os.O_NONBLOCK | _COMMON
 # What a file system answers that cannot sync a directory: there is nothing more that could be done.
 _NO_DIRECTORY_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
@@ -118,6 +119,10 @@ class Files(Protocol):
 
     def stat(self, path: str, *, follow: bool = False) -> FileStat:
         """What is known of a name; a symbolic link is reported as such unless *follow*."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a name, as far as can be told; a symbolic link is one.  Never raises ``OSError``."""
         ...
 
     def mkdir(self, path: str) -> None:
@@ -219,6 +224,10 @@ class OsFiles:
     def stat(self, path: str, *, follow: bool = False) -> FileStat:
         """See :class:`Files`."""
         return _file_stat(os.stat(path, follow_symlinks=follow))
+
+    def exists(self, path: str) -> bool:
+        """See :class:`Files`."""
+        return os.access(path, os.F_OK, follow_symlinks=not _ACCESS_OF_LINKS)
 
     def mkdir(self, path: str) -> None:
         """See :class:`Files`."""

@@ -140,7 +140,7 @@ def _list_one(files: Files, place: _Place, lock_dir: str | None) -> SessionInfo 
         try:
             if row is None:
                 row = _read_row(files, place, session_id, log)
-            elif _exists(files, log):
+            elif files.exists(log):
                 return structs.replace(row, status="damaged", detail="two logs, one compressed and one not")
         except (FileNotFoundError, NotADirectoryError):  # no session, or one in the other encoding
             continue
@@ -151,14 +151,6 @@ def _list_one(files: Files, place: _Place, lock_dir: str | None) -> SessionInfo 
     lock = f"{place.directory}/{LOCK_NAME}" if lock_dir is None else lock_path(files, place.paths, lock_dir)
     live = probe(files, lock) == "live"
     return structs.replace(row, status="live") if live else row
-
-
-def _exists(files: Files, path: str) -> bool:
-    try:
-        files.stat(path)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _look(files: Files, log: str, *, closely: bool = False) -> tuple[FileStat, Head, Tail]:

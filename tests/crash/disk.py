@@ -320,6 +320,13 @@ class Disk:
         self._begin("stat", path)
         return self._stat(self._find(path))
 
+    def exists(self, path: str) -> bool:
+        try:
+            self._find(path)
+        except OSError:
+            return False
+        return True
+
     def mkdir(self, path: str) -> None:
         self._begin("mkdir", path)
         directory, name, inode = self._walk(path)
