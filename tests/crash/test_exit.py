@@ -23,6 +23,7 @@ PRELUDE = """
 import asyncio, os, signal, sys, threading
 from sessionstore import SessionStore
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins with it ignored
 ROOT = sys.argv[1]
 STORE = {"batch_window_ms": 60_000, "compression": sys.argv[2]}
 
@@ -226,6 +227,7 @@ def test_the_example_ends_in_order(tmp_path: Path, number: signal.Signals) -> No
     with subprocess.Popen(
         [sys.executable, str(REPO / "examples" / "agent.py"), "--root", str(root), "Put milk on the list."],
         cwd=tools, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads here
     ) as child:  # fmt: skip
         try:
             (tools / "marker.pipe").read_text(encoding="ascii")  # returns when the tool runs
