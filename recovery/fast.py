@@ -142,8 +142,8 @@ class _SteeringLine(_Surface, gc=False, kw_only=True, rename="camel"):
 
 
 _BLOCK: Final = 1000
-_DIGITS: Final = b"".join(b"#%03d," % n for n in range(_BLOCK))
-"""The last three digits of the integers of a block; what stands for "#" is the same for all of them."""
+_LAST_DIGITS: Final = tuple(bytes(b"0123456789"[n // power % 10] for n in range(_BLOCK)) for power in (100, 10, 1))
+"""The third, second and last digit of the integers of a block, one below the other."""
 
 _sources: Final = msgspec.json.Decoder(list[int]).decode
 _plain: Final = msgspec.json.Decoder(_Plain).decode
@@ -257,20 +257,32 @@ def _read_row(line: bytes, expected: int) -> int:
 def _good_sources(text: bytes, seq: int) -> bool:
     # A message cites the chunks of its step, nearly always one unbroken range: that its text is the range's text is
     # the cheapest proof that these are integers without duplicates, and no integer is ever made.
-    first, count = int(text[1 : text.find(b",")] or b"0"), text.count(b",") + 1
-    if first >= _BLOCK and text == _range_text(first, count):
-        return first + count <= seq
+    first = int(text[1 : text.find(b",")] or b"0")
+    last = int(text[max(text.rfind(b","), 0) + 1 : -1] or b"0")
+    if _BLOCK <= first <= last < first + len(text) and _is_range(text, first, last + 1):
+        return last < seq
     sources = _sources(text)
     return bool(sources) and min(sources) >= 0 and max(sources) < seq and len(set(sources)) == len(sources)
 
 
-def _range_text(first: int, count: int) -> bytes:
-    """The JSON text of the *count* integers from *first* on, which is at least 1000."""
-    parts: list[bytes] = []
-    stop = first + count
+def _is_range(text: bytes, first: int, stop: int) -> bool:
+    """Whether *text* is the JSON of the integers from *first*, which is at least 1000, up to *stop*; digit by digit.
+
+    In a block of a thousand the leading digits stay, and the last three are the same in every block.
+    """
+    at = 1
     while first < stop:
-        block, at = divmod(first, _BLOCK)
-        end = min(_BLOCK, at + stop - first)
-        parts.append(_DIGITS[5 * at : 5 * end].replace(b"#", b"%d" % block))
-        first += end - at
-    return b"[%b]" % b"".join(parts)[:-1]
+        block, low = divmod(first, _BLOCK)
+        high = min(_BLOCK, low + stop - first)
+        count, lead = high - low, b"%d" % block
+        width = len(lead) + 4
+        part = text[at : at + width * count]
+        columns = [bytes((digit,)) * count for digit in lead]
+        columns += [column[low:high] for column in _LAST_DIGITS]
+        columns.append(b"," * count if first + count < stop else b"," * (count - 1) + b"]")
+        for index, column in enumerate(columns):
+            if part[index::width] != column:
+                return False
+        at += width * count
+        first += count
+    return at == len(text)

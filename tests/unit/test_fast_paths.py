@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sessionstore.chunks import parse_row
 from sessionstore.errors import InvalidEventError
 from sessionstore.measure import measure_row
-from sessionstore.recovery.fast import _good_sources, _range_text
+from sessionstore.recovery.fast import _good_sources, _is_range
 from tests.recovery import logs
 
 TEXTS = st.text(st.sampled_from('a," \\/[]{}:\n\té\u2028\U0001f600')) | st.text()
@@ -100,6 +100,10 @@ def test_cited_seqs_are_good_if_they_are_different_and_earlier(seqs: list[int], 
 
 @pytest.mark.parametrize(("first", "count"), [(1000, 1), (1999, 2), (9_998, 5), (123_456, 2500)])
 def test_the_text_of_a_range(first: int, count: int) -> None:
-    """Ranges within a block, over its end, over a new digit and over several blocks."""
-    assert json.loads(_range_text(first, count)) == list(range(first, first + count))
-    assert b" " not in _range_text(first, count)
+    """Ranges within a block, over its end, over a new digit and over several blocks; and no other text is one."""
+    text = json.dumps(list(range(first, first + count)), separators=(",", ":")).encode()
+    assert _is_range(text, first, first + count)
+    for at in {0, 1, len(text) // 2, len(text) - 2} - {0}:
+        assert not _is_range(text[:at] + b"x" + text[at + 1 :], first, first + count)
+        assert not _is_range(text[:at] + text[at + 1 :], first, first + count)
+    assert not _is_range(text + b" ", first, first + count)
