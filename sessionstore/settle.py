@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import Future
-from functools import cache
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 from sessionstore.tasks import outlast
 
@@ -61,7 +61,7 @@ async def _settled(fn: Callable[[*_Ts], _T], *args: *_Ts) -> tuple[Future[_T], a
     # Usually one turn.  A cancellation takes work that no worker has begun out of the queue: it goes there again.
     while not begun.locked():
         try:
-            await _hop()(run)
+            await _hop(run)
         except asyncio.CancelledError as error:
             cancelled = cancelled or error
         except RuntimeError as error:  # the executor takes no more work
@@ -73,15 +73,21 @@ async def _settled(fn: Callable[[*_Ts], _T], *args: *_Ts) -> tuple[Future[_T], a
     return outcome, cancelled
 
 
-@cache
-def _hop() -> Callable[[Callable[[], None]], Awaitable[None]]:
-    """Runs a function in a worker thread."""
-    from aiofiles.os import wrap  # noqa: PLC0415  # a program that only handles events never needs it
+async def _hop(run: Callable[[], None]) -> None:
+    """Call *run* in a worker thread."""
+    if not _calls:
+        # A program that only handles events never needs it, and a loop at work is not held up by an import.
+        aiofiles_os = await asyncio.get_running_loop().run_in_executor(None, import_module, "aiofiles.os")
+        _calls.append(aiofiles_os.wrap(_call))
+    await _calls[0](run)
 
-    def call(run: Callable[[], None]) -> None:
-        run()
 
-    return wrap(call)
+def _call(run: Callable[[], None]) -> None:
+    run()
+
+
+_calls: Final[list[Callable[[Callable[[], None]], Awaitable[None]]]] = []
+"""``_call`` as a coroutine function, once it was needed."""
 
 
 async def _until_done(outcome: Future[_T]) -> asyncio.CancelledError | None:
