@@ -27,7 +27,7 @@ test: $(BIN)/.extra-test  ## the tests that run in a minute or two
 	$(PYTEST) -m "not slow"
 
 test-slow: $(BIN)/.extra-test  ## the tests that take longer
-	$(PYTEST) --timeout=600 -m slow
+	$(PYTEST) --timeout=600 -m "$(or $(SLOW),slow)"
 
 test-all: $(BIN)/.extra-test  ## all tests, with more examples for the properties
 	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=600

@@ -138,7 +138,7 @@ def test_no_image_of_many_breaks_a_promise(protocol: Protocol) -> None:
     """Some hundred images of each protocol, with several blocks per line."""
     tally = enumerate_crashes(protocol, seed=random.SystemRandom().getrandbits(32), limit=10, most=200, block=64)
     assert not tally.broken, tally.examples
-    assert tally.images > 100
+    assert tally.images >= 100
 
 
 @pytest.mark.parametrize("name", MUTANTS)
