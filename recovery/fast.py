@@ -11,7 +11,7 @@ way refuses; the tests compare the two on every kind of line.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -142,8 +142,7 @@ class _SteeringLine(_Surface, gc=False, kw_only=True, rename="camel"):
 
 
 _BLOCK: Final = 1000
-_LAST_DIGITS: Final = tuple(bytes(b"0123456789"[n // power % 10] for n in range(_BLOCK)) for power in (100, 10, 1))
-"""The third, second and last digit of the integers of a block, one below the other."""
+_SHORT: Final = 100  # bytes of a citation whose numbers are made faster than its text is looked at
 
 _sources: Final = msgspec.json.Decoder(list[int]).decode
 _plain: Final = msgspec.json.Decoder(_Plain).decode
@@ -257,32 +256,38 @@ def _read_row(line: bytes, expected: int) -> int:
 def _good_sources(text: bytes, seq: int) -> bool:
     # A message cites the chunks of its step, nearly always one unbroken range: that its text is the range's text is
     # the cheapest proof that these are integers without duplicates, and no integer is ever made.
-    first = int(text[1 : text.find(b",")] or b"0")
-    last = int(text[max(text.rfind(b","), 0) + 1 : -1] or b"0")
-    if _BLOCK <= first <= last < first + len(text) and _is_range(text, first, last + 1):
-        return last < seq
+    if len(text) > _SHORT:
+        first, last = int(text[1 : text.find(b",")]), int(text[text.rfind(b",") + 1 : -1])
+        if _BLOCK <= first <= last < first + len(text) and _is_range(text, first, last + 1):
+            return last < seq
     sources = _sources(text)
     return bool(sources) and min(sources) >= 0 and max(sources) < seq and len(set(sources)) == len(sources)
 
 
 def _is_range(text: bytes, first: int, stop: int) -> bool:
-    """Whether *text* is the JSON of the integers from *first*, which is at least 1000, up to *stop*; digit by digit.
-
-    In a block of a thousand the leading digits stay, and the last three are the same in every block.
-    """
-    at = 1
+    """Whether *text* is the JSON of the integers from *first*, which is at least 1000, up to *stop*."""
+    parts: list[bytes] = []
     while first < stop:
         block, low = divmod(first, _BLOCK)
         high = min(_BLOCK, low + stop - first)
-        count, lead = high - low, b"%d" % block
-        width = len(lead) + 4
-        part = text[at : at + width * count]
-        columns = [bytes((digit,)) * count for digit in lead]
-        columns += [column[low:high] for column in _LAST_DIGITS]
-        columns.append(b"," * count if first + count < stop else b"," * (count - 1) + b"]")
-        for index, column in enumerate(columns):
-            if part[index::width] != column:
-                return False
-        at += width * count
-        first += count
-    return at == len(text)
+        width, numbers = _block_text(block)
+        parts.append(numbers[width * low : width * high])
+        first += high - low
+    return text == b"[%b]" % b"".join(parts)[:-1]
+
+
+@lru_cache(maxsize=4)  # the citations of a log go forward
+def _block_text(block: int) -> tuple[int, bytes]:
+    """The integers of a block of a thousand, each with a comma behind it, and how many bytes each one takes."""
+    lead = b"%d" % block
+    width = len(lead) + 4
+    text = bytearray(_last_digits(len(lead)))
+    for index, digit in enumerate(lead):
+        text[index::width] = bytes((digit,)) * _BLOCK
+    return width, bytes(text)
+
+
+@lru_cache(maxsize=32)
+def _last_digits(lead: int) -> bytes:
+    """What all blocks have in common whose numbers have *lead* digits in front of the last three."""
+    return b"".join(b" " * lead + b"%03d," % n for n in range(_BLOCK))

@@ -229,7 +229,9 @@ class LogScanner:
     def _accept(self, lines: list[bytes], start: int) -> int:
         """The hot loop: what a usual line costs is what a load costs."""
         log = self._log
-        append = log.append_line
+        taken: list[bytes] = []
+        starts: list[int] = []
+        take, start_at = taken.append, starts.append
         reader_of = self._readers.by_token.get
         expected = len(log)
         offset = self._findings.offset
@@ -245,11 +247,15 @@ class LogScanner:
             except Exception:  # noqa: BLE001 - not the usual line: the careful way says what it is
                 count = 0
             if count:
-                append(body, count)
+                take(body)
+                start_at(expected)
                 expected += count
                 if body is line:
                     offset += len(line) + 1
                     continue
+            log.extend(taken, starts, expected)
+            taken.clear()
+            starts.clear()
             self._findings.offset = offset
             self._findings.line = first + index
             if count:
@@ -260,6 +266,7 @@ class LogScanner:
                 return index + 1
             offset = self._findings.offset
             expected = len(log)
+        log.extend(taken, starts, expected)
         self._findings.offset = self._safe_offset = offset
         self._findings.line = first + len(lines)
         return len(lines)

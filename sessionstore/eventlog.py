@@ -70,6 +70,14 @@ class EventLog:
         self._length += count
         self._sealed = self._length
 
+    def extend(self, lines: list[bytes], starts: list[int], length: int) -> None:
+        """Append storage lines whose first seqs are *starts*; the log then has *length* events.  What a scan does."""
+        if self._key is not None:
+            self.seal()
+        self._lines += lines
+        self._starts.extend(starts)
+        self._length = self._sealed = length
+
     def append_delta(self, key: DeltaKey, string: str, time: int) -> None:
         """Append one delta: to the open run where it continues it, else to a new one."""
         gap = time - self._last_time

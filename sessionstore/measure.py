@@ -99,10 +99,15 @@ def _count_strings(array: Raw) -> int:
 
 def _count_gaps(array: Raw) -> int:
     """How many usual time gaps a JSON array holds, without making them; -1 for "not sure that it holds only those"."""
-    text = bytes(array).translate(_AS_ZERO)
-    if b"0000000000" in text or text.translate(None, b"0,") != b"[]":
+    text = bytes(array)
+    rest = text.translate(None, b"0123456789")
+    count = len(rest) - 1
+    if rest != b"[%b]" % (b"," * (count - 1)):
         return -1
-    return text.count(b",") + 1 if len(text) > 2 else 0
+    digits = len(text) - len(rest)
+    if digits > count + 8 and b"0000000000" in text.translate(_AS_ZERO):
+        return -1  # ten digits: rare, and not to be ruled out by how few there are
+    return count if digits else 0
 
 
 _AS_ZERO: Final = bytes.maketrans(b"123456789", b"000000000")
