@@ -149,7 +149,7 @@ def _plain_time(text: bytes, expected: int | None) -> int | None:
         if not text.endswith(b"\n") or not (text.isascii() or text.decode()):
             return None
         # A packed row says so in its type, where a letter may be an escape.
-        if b"-chunks" in text or b"\\u" in text:
+        if b"-chunks" in text or (b"\\" in text and b"\\u" in text):
             return _time_of_rows(text.split(b"\n")[:-1], expected)
         found = _places(text)
         first, last = found[0].seq, found[-1]
