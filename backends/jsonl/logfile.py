@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from msgspec import Struct
 
 from sessionstore.backends.files import read_chunks, storage_errors
-from sessionstore.backends.jsonl.publish import remove_temp_names
+from sessionstore.backends.jsonl.publish import directories_up, remove_temp_names
 from sessionstore.errors import ConcurrentWriteError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from contextlib import AbstractContextManager
 
     from sessionstore.backends.files import Files, FileStat, Identity
@@ -153,16 +153,9 @@ class LogFile:
             # The same holds for the names of the file and of its directories.
             with self._errors("sync"):
                 self._files.sync(fd)
-                for directory in self._directories():
+                for directory in directories_up(self.path, self._root):
                     self._files.sync_directory(directory)
             self._trusted = True
-
-    def _directories(self) -> Iterator[str]:
-        directory = os.path.dirname(self.path)
-        yield directory
-        while len(directory) > len(self._root):
-            directory = os.path.dirname(directory)
-            yield directory
 
     def _write(self, fd: int, parts: Sequence[bytes], *, sync: bool) -> None:
         """Write what has to be written again, then *parts*; when that fails, put the file back."""

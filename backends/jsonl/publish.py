@@ -18,11 +18,11 @@ from sessionstore.backends.files import Identity, write_all
 from sessionstore.backends.paths import is_temp_name, temp_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from sessionstore.backends.files import Files, FileStat
 
-__all__ = ["Published", "Publisher", "remove_temp_names"]
+__all__ = ["Published", "Publisher", "directories_up", "make_durable", "remove_temp_names"]
 
 # What systems answer where a file cannot have two names (vfat, some network and container file systems).
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
@@ -159,3 +159,26 @@ def remove_temp_names(files: Files, directory: str, *, of: FileStat | None = Non
         with contextlib.suppress(FileNotFoundError):
             if of is None or files.stat(path).identity == of.identity:
                 files.unlink(path)
+
+
+def make_durable(files: Files, root: str, path: str) -> None:
+    """Make a file that somebody published durable: he may have died, or been refused, before his syncs.
+
+    Raises ``OSError``.
+    """
+    fd = files.open_read(path)
+    try:
+        files.sync(fd)
+    finally:
+        files.close(fd)
+    for directory in directories_up(path, root):
+        files.sync_directory(directory)
+
+
+def directories_up(path: str, root: str) -> Iterator[str]:
+    """The directory of *path*, and those above it up to *root*."""
+    directory = os.path.dirname(path)
+    yield directory
+    while len(directory) > len(root):
+        directory = os.path.dirname(directory)
+        yield directory

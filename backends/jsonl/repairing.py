@@ -22,7 +22,7 @@ from sessionstore.backends.files import Files, ensure_directories, read_chunks, 
 from sessionstore.backends.jsonl.frames import FrameReader, encode_frame
 from sessionstore.backends.jsonl.heads import header_of
 from sessionstore.backends.jsonl.lookup import find_session
-from sessionstore.backends.jsonl.publish import remove_temp_names
+from sessionstore.backends.jsonl.publish import make_durable, remove_temp_names
 from sessionstore.backends.jsonl.reading import open_log
 from sessionstore.backends.jsonl.writer import JsonlWriter
 from sessionstore.backends.paths import NO_CWD, decode_segment, project_name, session_paths, temp_name
@@ -291,7 +291,7 @@ def _publish_fork(place: Place, fork: SalvageFork, compression: Compression) -> 
         try:
             writer.publish_whole(lines[1:])
         except SessionExistsError:
-            if _begins_with(place, own_id, lines):
+            if _is_published(place, own_id, lines):
                 return own_id
         else:
             return own_id
@@ -305,11 +305,14 @@ def _with_id(lines: tuple[bytes, ...], own_id: str) -> tuple[bytes, ...]:
     return (encode({**value, "id": own_id}), *lines[1:])
 
 
-def _begins_with(place: Place, session_id: str, lines: tuple[bytes, ...]) -> bool:
-    """Whether the stored session is that very fork, maybe with more behind it."""
+def _is_published(place: Place, session_id: str, lines: tuple[bytes, ...]) -> bool:
+    """Whether the stored session is that very fork, maybe with more behind it; then it is durable.  Raises OSError."""
     try:
         found = find_session(place.files, place.root, session_id)
         data, _, _ = read_decoded(place.files, found, session_id)
     except (SessionStoreError, InvalidEventError):
         return False
-    return data.startswith(b"".join(line + b"\n" for line in lines))
+    if not data.startswith(b"".join(line + b"\n" for line in lines)):
+        return False
+    make_durable(place.files, place.root, found.log)
+    return True

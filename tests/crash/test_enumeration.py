@@ -255,3 +255,43 @@ def test_a_delete_whose_answer_was_lost_removes_nothing(loop: asyncio.AbstractEv
     disk.mkdir("/disk")
     disk.sync_directory("/")
     assert loop.run_until_complete(deleted()) == ["turn/start", "turn/end"]
+
+
+def test_a_second_history_that_is_found_published_is_made_durable(loop: asyncio.AbstractEventLoop) -> None:
+    """A salvage that failed between the name of a fork and its sync: the repeat does not take it for durable."""
+    linked = False
+
+    def fault(_number: int, name: str) -> Fault | None:
+        nonlocal linked
+        refused = linked and name in {"sync_directory", "unlink"}
+        linked = linked or name == "link"
+        return Fault(errno.EIO) if refused else None
+
+    async def salvaged_at_the_second_try() -> str:
+        store = Setup().open(disk)
+        texts: list[bytes] = []
+        for name in ("s", "t"):
+            session = await store.create(name, cwd=CWD)
+            for turn in (1, 2):
+                message = {"kind": "message", "source": {"kind": "user"}, "note": name if turn == 2 else ""}
+                session.append("turn/start", {"turn": turn, "trigger": message})
+                session.append("turn/end", {"turn": turn, "reason": {"kind": "completed"}})
+            await session.dispose()
+            texts.append(disk.tree()[session_paths(ROOT, name, CWD).log("none")] or b"")
+        fd = disk.open_append(LOG)
+        disk.write(fd, memoryview(b"".join(texts[1].splitlines(keepends=True)[3:])))
+        disk.sync(fd)
+        await store.delete("t")
+        disk.fault = fault
+        with pytest.raises(ExceptionGroup):
+            await store.repair("s", dry_run=False)
+        disk.fault = None
+        report = await store.repair("s", dry_run=False)
+        await store.aclose()
+        return report.forks[0].id
+
+    disk = Disk()
+    disk.mkdir("/disk")
+    disk.sync_directory("/")
+    fork = loop.run_until_complete(salvaged_at_the_second_try())
+    assert session_paths(ROOT, fork, CWD).log("none") in disk.strictest().tree()
