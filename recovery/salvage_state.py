@@ -162,16 +162,18 @@ class Ahead:
         """Seqs that a replacement names, with the replacement where that is a tool result."""
         self._results: dict[str, list[int]] = {}
         self._holes: list[int] = []  # the records behind a hole
+        self._rooms: list[int] = []  # those behind a hole in which an answer can stand
         self._stops: list[int] = []  # the records at which a step or its message ends
         self._calls: list[int] = []
         self._moves: list[int] = []  # the records at which no answer can come any more
         self._payloads: dict[int, Mapping[str, Json]] = {}
         self._breaks: list[int] = []
         ranges: list[tuple[int, int]] = []
+        holes: list[tuple[int, int, int]] = []
         expected = 0
         for index, piece in enumerate(pieces):
             if piece.seq != expected:
-                self._holes.append(index)
+                holes.append((index, expected, piece.seq))
             expected = piece.next
             if piece.type in _STOPS:
                 self._stops.append(index)
@@ -187,6 +189,20 @@ class Ahead:
                 call_id = call_of(payload_of(Event.stored(piece.line, piece.seq)))
                 self._results.setdefault(call_id or "", []).append(piece.seq)
         self._starts, self._ends = _merged(ranges)
+        self._holes = [index for index, _, _ in holes]
+        self._rooms = [index for index, start, stop in holes if self._has_room(start, stop)]
+
+    def _has_room(self, start: int, stop: int) -> bool:
+        """Whether what is made anew between *start* and *stop* can stay in the history."""
+        while start < stop:
+            at = bisect_left(self._ends, start)
+            if at < len(self._starts) and self._starts[at] <= start:
+                start = self._ends[at] + 1  # a replacement takes it out again
+            elif start in self.named:
+                start += 1
+            else:
+                return True
+        return False
 
     def _note_replacement(self, event: Event, ranges: list[tuple[int, int]]) -> None:
         try:
@@ -231,7 +247,7 @@ class Ahead:
 
         *index* is that of the record from which on holes count.
         """
-        return self.answers(call_id, seq) or self._following(self._holes, index) <= self._following(self._moves, index)
+        return self.answers(call_id, seq) or self._following(self._rooms, index) <= self._following(self._moves, index)
 
     def look(self, index: int, known_calls: Mapping[str, PendingCall]) -> Prospect:
         """What the records from *index* on say, up to the next hole; calls are followed beyond it."""
@@ -251,7 +267,7 @@ class Ahead:
             if at >= stop:
                 break
             data = self._call(at)
-            if data and data.get("callId") not in known_calls:
+            if data and data.get("callId") not in known_calls and not self.is_replaced(self._pieces[at].seq):
                 found.calls.append(data)
         found.ends = stop < len(self._pieces) and self._pieces[stop].type != "assistant/message"
         return found

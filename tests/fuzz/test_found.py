@@ -110,3 +110,20 @@ def test_a_strangers_event_in_the_place_of_a_lost_one() -> None:
     stranger = b'{"type":"st' + b"\n" + logs.event("my/plugin", 2, "of another log") + b'te"}}' + b"\n"
     plan = repaired([*BEGIN, stranger, logs.call(3, "c"), logs.result(4, "c"), logs.step("end", 5), logs.turn_end(6)])
     assert types(plan)[4] == "recovery/lost"
+
+
+def test_a_call_that_a_summary_took_away_is_not_asked_for_again() -> None:
+    """The only lost seq behind a call is a node that the summary names, so nothing could answer a message made anew."""
+    op = {"op": "replace", "start": 2, "end": 4}
+    summary = logs.user(6, "summary", surfaceOp=op, sourceEventSeqs=[2, 4])
+    plan = repaired([logs.call(3, "c"), logs.step("end", 5), summary, logs.turn_end(7), logs.turn_start(8, 2)])
+    assert "assistant/message" not in types(plan).values()
+    assert types(plan)[2] == types(plan)[4] == "user/message"
+
+
+def test_a_message_is_not_made_anew_where_its_answer_would_be_replaced() -> None:
+    """A hole that a summary covers is no room for an answer, whatever it names."""
+    op = {"op": "replace", "start": 4, "end": 8}
+    summary = logs.user(9, "summary", surfaceOp=op, sourceEventSeqs=[4, 8])
+    plan = repaired([*BEGIN, logs.call(3, "c"), logs.user(4), logs.user(8), summary, logs.step("end", 10), logs.turn_end(11)])  # fmt: skip
+    assert "assistant/message" not in types(plan).values()
