@@ -7,7 +7,6 @@ fixed order of the format.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Final, cast
 
@@ -295,6 +294,8 @@ def _negative_zeros(line: bytes) -> dict[str, Json]:
     No integer type holds a negative zero, so a plain decode takes it for 0; the rules refuse it because a JavaScript
     reader does not.
     """
+    import json  # noqa: PLC0415  # for this one case; nothing else here needs it
+
     try:
         found = json.loads(line, parse_int=lambda text: -0.0 if text == "-0" else 0)
     except (ValueError, RecursionError):

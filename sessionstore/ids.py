@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import TYPE_CHECKING
 
 from sessionstore.clock import system_clock
@@ -28,6 +28,6 @@ class TimeOrderedIds:
         """Return the next id, as 36 lower-case characters."""
         self._last = max(self._last + 1, (self._clock() & 0xFFFF_FFFF_FFFF) << 12)
         time, count = self._last >> 12, self._last & 0xFFF
-        rest = secrets.randbits(62)
+        rest = int.from_bytes(os.urandom(8)) >> 2
         digits = f"{time:012x}7{count:03x}{0x8000_0000_0000_0000 | rest:016x}"
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -13,10 +13,10 @@ decide.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -263,8 +263,15 @@ def _text(value: str) -> bytes:
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-_STRINGS: Final = json.JSONDecoder()
 _LITERALS: Final[Mapping[str, bool | None]] = {"true": True, "false": False, "null": None}
+
+
+@cache
+def _string_reader() -> Callable[[str, int], tuple[object, int]]:
+    """Imported for the first text that is not as usual: it is a twentieth of the time that importing the library takes."""
+    from json import JSONDecoder  # noqa: PLC0415
+
+    return JSONDecoder().raw_decode
 
 
 class _Reader:
@@ -342,7 +349,7 @@ class _Reader:
 
     def _string(self, at: int) -> tuple[str, int]:
         try:
-            value, end = _STRINGS.raw_decode(self._text, at)
+            value, end = _string_reader()(self._text, at)
         except ValueError:
             raise self._bad(at) from None
         return str(value), end

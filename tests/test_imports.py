@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import sysconfig
 from typing import TYPE_CHECKING
 
 import pytest
@@ -206,3 +207,14 @@ def test_importing_the_package_loads_no_driver_and_no_command() -> None:
     assert "sessionstore" in loaded
     assert not {name for name in loaded if name.split(".")[0] in LAZY}
     assert not {name for name in loaded if name.startswith("sessionstore.cli")}
+
+
+def test_importing_the_package_loads_little_of_the_standard_library() -> None:
+    """Beside asyncio and msgspec nothing that costs milliseconds is imported: no json, no pathlib, no hashing."""
+    bare = "import sys; sys.path[:0] = sys.argv[1:]; import asyncio, msgspec; "
+    script = bare + "known = set(sys.modules); import sessionstore; print('\\n'.join(set(sys.modules) - known))"
+    # Without site: what an editable install imports on its own would hide what the package imports.
+    places = [str(REPO), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    result = subprocess.run([sys.executable, "-S", "-c", script, *places], capture_output=True, text=True, check=True)
+    foreign = {name.split(".")[0] for name in result.stdout.split()} - {"sessionstore"}
+    assert foreign <= {"_bisect", "bisect"}
