@@ -47,6 +47,12 @@ FileKind = Literal["file", "directory", "link", "other"]
 Identity = tuple[int, int]
 """Device and inode: what makes two paths the same file."""
 
+_NOUNS: Final[dict[FileKind, str]] = {
+    "file": "a file",
+    "directory": "a directory",
+    "link": "a symbolic link",
+    "other": "a pipe, a socket or a device",
+}
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700
 _COMMON: Final = os.O_NOFOLLOW | os.O_CLOEXEC
@@ -72,6 +78,11 @@ class FileStat(Struct, frozen=True, gc=False):
     def identity(self) -> Identity:
         """Device and inode."""
         return (self.device, self.inode)
+
+    @property
+    def noun(self) -> str:
+        """What it is, in words."""
+        return _NOUNS[self.kind]
 
 
 class Files(Protocol):

@@ -289,12 +289,7 @@ class _Mender:
         before: list[Need] = []
         after: list[Need] = []
         silent = ahead.is_under(gap.start, gap.stop)
-        calls = [
-            call
-            for call in found.calls
-            if ahead.can_answer(str(call.get("callId")), gap.stop, index + 1)
-            and not ahead.is_moot(str(call.get("callId")), gap.stop)
-        ]
+        calls = [call for call in found.calls if ahead.can_answer(str(call.get("callId")), gap.stop, index + 1)]
         if turn is not None or state.calls:
             before += self._lost_answers(gap, ahead, turn or state.asked_turn)
         if turn is not None and step is not None and not silent:

@@ -243,10 +243,12 @@ class Ahead:
         return at < len(results) and self.is_replaced(results[at])
 
     def can_answer(self, call_id: str, seq: int, index: int) -> bool:
-        """Whether a result of that call is to come from *seq* on, or a hole or the end leaves room for one.
+        """Whether a result of that call is to come from *seq* on and to stay, or a hole or the end has room for one.
 
         *index* is that of the record from which on holes count.
         """
+        if self.is_moot(call_id, seq):
+            return False
         return self.answers(call_id, seq) or self._following(self._rooms, index) <= self._following(self._moves, index)
 
     def look(self, index: int, known_calls: Mapping[str, PendingCall]) -> Prospect:

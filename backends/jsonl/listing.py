@@ -144,7 +144,7 @@ def _list_one(files: Files, place: _Place, lock_dir: str | None) -> SessionInfo 
     if row is None or row.status not in {"ok", "damaged"}:
         return row
     lock = f"{place.directory}/{LOCK_NAME}" if lock_dir is None else lock_path(files, place.paths, lock_dir)
-    live = probe(files, lock) == "live"
+    live = files.exists(lock) and probe(files, lock) == "live"
     return structs.replace(row, status="live") if live else row
 
 
@@ -154,7 +154,7 @@ def _look(files: Files, log: str, *, closely: bool = False) -> tuple[FileStat, H
     try:
         stat = files.fstat(fd)
         if stat.kind != "file":
-            raise OSError(0, f"the log is not a file but a {stat.kind}")
+            raise OSError(0, f"the log is not a file but {stat.noun}")
         view = LogView(files, fd, stat, "zstd" if log.endswith(ZSTD_NAME) else "none")
         head = read_head(view)
         return stat, head, Tail() if head.id is None else read_tail(view, head.end, closely=closely)

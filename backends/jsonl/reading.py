@@ -68,7 +68,7 @@ def open_log(files: Files, found: Found, session_id: str) -> Generator[tuple[int
         try:
             stat = files.fstat(fd)
             if stat.kind != "file":
-                raise OSError(0, f"it is not a file but a {stat.kind}")
+                raise OSError(0, f"it is not a file but {stat.noun}")
             yield fd, stat
         finally:
             with contextlib.suppress(OSError):

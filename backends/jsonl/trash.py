@@ -95,7 +95,8 @@ def find_buried(files: Files, root: str, entry: TrashEntry) -> Buried:
         SessionNotFoundError: it is not there (any more).
     """
     trash = os.path.join(root, TRASH)
-    buried = _read_place(files, trash, entry.key) if _KEY.match(entry.key) else None
+    with storage_errors("look into the trash in", path=trash, session_id=entry.id):
+        buried = _read_place(files, trash, entry.key) if entry.key in _keys(files, trash) else None
     if buried is None:
         raise SessionNotFoundError(entry.id, where=trash, in_trash=True)
     return buried
@@ -161,13 +162,23 @@ def empty_trash(files: Files, root: str) -> int:
 
 
 def _keys(files: Files, trash: str) -> list[str]:
-    """The names in the trash that are ours; a trash that is a symbolic link is not one."""
+    """The places in the trash that are ours; a symbolic link is none, and neither is a trash that is one."""
     try:
         if files.stat(trash).kind != "directory":
             return []
-        return sorted(name for name in files.listdir(trash) if _KEY.match(name))
+        return sorted(name for name in files.listdir(trash) if _is_place(files, trash, name))
     except FileNotFoundError:
         return []
+
+
+def _is_place(files: Files, trash: str, name: str) -> bool:
+    """Whether *name* is that of a place that :func:`bury` made.  A link so named would lead out of the trash."""
+    if not _KEY.match(name):
+        return False
+    try:
+        return files.stat(os.path.join(trash, name)).kind == "directory"
+    except FileNotFoundError:
+        return False  # emptied or restored meanwhile
 
 
 def _make_place(files: Files, trash: str, now: int) -> tuple[str, str]:

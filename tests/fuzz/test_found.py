@@ -127,3 +127,13 @@ def test_a_message_is_not_made_anew_where_its_answer_would_be_replaced() -> None
     summary = logs.user(9, "summary", surfaceOp=op, sourceEventSeqs=[4, 8])
     plan = repaired([*BEGIN, logs.call(3, "c"), logs.user(4), logs.user(8), summary, logs.step("end", 10), logs.turn_end(11)])  # fmt: skip
     assert "assistant/message" not in types(plan).values()
+
+
+def test_an_answer_that_another_writer_replaced() -> None:
+    """Another writer's summary takes the answer out of the history, so the message that asked for it goes too."""
+    op = {"op": "replace", "start": 3, "end": 3}
+    other = [logs.event("my/plugin", 2, 0), logs.user(3)]
+    asked = [logs.assistant(2, calls=("c",)), logs.result(3, "c")]
+    summary = logs.user(5, "summary", surfaceOp=op, sourceEventSeqs=[3])
+    plan = repaired([*BEGIN, *other, *asked, logs.step("end", 4), summary, logs.turn_end(6)])
+    assert types(plan)[2] == "recovery/lost"

@@ -217,6 +217,14 @@ def test_a_header_that_claims_to_be_empty_loses_nothing_silently() -> None:
     assert [defect.kind for defect in reader.defects] == ["corrupt"]
 
 
+def test_an_empty_frame_that_was_cut_short_swallows_nothing() -> None:
+    """Without its checksum an empty frame ends in the first bytes of the next one, which is intact all the same."""
+    cut = encode_frame(b"")[:-4]
+    decoded, reader = read(FRAMES[0] + cut + FRAMES[1])
+    assert decoded == LINES[0] + BROKEN_MARK + b"\n" + LINES[1]
+    assert [(defect.offset, defect.length) for defect in reader.defects] == [(len(FRAMES[0]), len(cut))]
+
+
 def test_zeroed_blocks_inside_a_log() -> None:
     """A stretch of NULs over several frames is one defect, and what follows is read."""
     log = bytearray(b"".join(FRAMES))
