@@ -181,12 +181,15 @@ class SessionLock:
     def _is_at_path(self, fd: int) -> bool:
         """Whether the file locked is the one others will open: it may have been moved to the trash meanwhile."""
         with storage_errors("open the lock", path=self.path, session_id=self._session_id):
+            mine = self._files.fstat(fd)
+            if mine.kind != "file":
+                raise OSError(0, f"it is not a file but {mine.noun}")
             try:
                 found = self._files.stat(self.path)
             except FileNotFoundError:
                 return False
-            self._identity = self._files.fstat(fd).identity
-            return found.kind == "file" and found.identity == self._identity
+            self._identity = mine.identity
+            return found.identity == mine.identity
 
     def _write_note(self, fd: int) -> None:
         holder = Holder(os.getpid(), socket.gethostname(), _program(), self._now())

@@ -157,7 +157,9 @@ def remove_temp_names(files: Files, directory: str, *, of: FileStat | None = Non
             continue
         path = os.path.join(directory, name)
         with contextlib.suppress(FileNotFoundError):
-            if of is None or files.stat(path).identity == of.identity:
+            found = files.stat(path)
+            # A directory of such a name is not ours, and in nobody's way.
+            if found.kind != "directory" and (of is None or found.identity == of.identity):
                 files.unlink(path)
 
 

@@ -96,7 +96,8 @@ def find_buried(files: Files, root: str, entry: TrashEntry) -> Buried:
     """
     trash = os.path.join(root, TRASH)
     with storage_errors("look into the trash in", path=trash, session_id=entry.id):
-        buried = _read_place(files, trash, entry.key) if entry.key in _keys(files, trash) else None
+        is_place = _is_trash(files, trash) and _is_place(files, trash, entry.key)
+    buried = _read_place(files, trash, entry.key) if is_place else None
     if buried is None:
         raise SessionNotFoundError(entry.id, where=trash, in_trash=True)
     return buried
@@ -162,13 +163,18 @@ def empty_trash(files: Files, root: str) -> int:
 
 
 def _keys(files: Files, trash: str) -> list[str]:
-    """The places in the trash that are ours; a symbolic link is none, and neither is a trash that is one."""
-    try:
-        if files.stat(trash).kind != "directory":
-            return []
-        return sorted(name for name in files.listdir(trash) if _is_place(files, trash, name))
-    except FileNotFoundError:
+    """The places in the trash that are ours."""
+    if not _is_trash(files, trash):
         return []
+    return sorted(name for name in files.listdir(trash) if _is_place(files, trash, name))
+
+
+def _is_trash(files: Files, trash: str) -> bool:
+    """Whether there is a trash; one that is a symbolic link is none."""
+    try:
+        return files.stat(trash).kind == "directory"
+    except FileNotFoundError:
+        return False
 
 
 def _is_place(files: Files, trash: str, name: str) -> bool:

@@ -1,0 +1,110 @@
+"""Things in the places of files: links, pipes, devices and directories where the store expects something of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from sessionstore import SessionNotFoundError, SessionStore, StorageError, TrashEntry
+from tests.recovery import logs
+from tests.unit.jsonl_places import put
+
+CLOSED = logs.closed_log()
+WHOLE = b"".join(CLOSED)
+DAMAGED = b"".join(logs.insert(CLOSED, 13, b"\xff\n"))
+
+
+def plant(path: Path, kind: str) -> None:
+    """Put something that is no regular file at *path*."""
+    path.unlink(missing_ok=True)
+    if kind == "directory":
+        path.mkdir()
+        (path / "in it").write_text("x")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as end:  # such a path has to be short
+            end.bind(path.name)
+    else:
+        path.symlink_to(path.parent)
+
+
+# The trash
+
+
+async def test_a_link_among_the_places_of_the_trash_leads_nowhere(tmp_path: Path) -> None:
+    """What a link in the trash points to is neither listed nor brought back nor removed."""
+    outside = tmp_path / "outside"
+    (outside / "s2").mkdir(parents=True)
+    (outside / "s2" / "session.jsonl").write_bytes(logs.header(id="s2") + b"".join(CLOSED[1:]))
+    (outside / "precious").write_text("x")
+    before = sorted(outside.rglob("*"))
+    root = tmp_path / "root"
+    put(str(root), "s1", WHOLE)
+    async with SessionStore(root) as store:
+        mine = await store.delete("s1")
+        link = root / ".trash" / "5-0"
+        link.symlink_to(outside)
+        assert list(await store.trash()) == [mine]
+        with pytest.raises(SessionNotFoundError):
+            await store.restore(TrashEntry("5-0", "s2", 5, 0, str(link / "s2")))
+        assert await store.empty_trash() == 1
+    assert sorted(outside.rglob("*")) == before
+    assert link.is_symlink()
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "socket"])
+async def test_what_is_no_place_keeps_nobody_from_emptying_the_trash(tmp_path: Path, kind: str) -> None:
+    """A file that is named like a place stays, and the sessions beside it are removed."""
+    put(str(tmp_path), "s1", WHOLE)
+    async with SessionStore(tmp_path) as store:
+        await store.delete("s1")
+        odd = tmp_path / ".trash" / "5-0"
+        if kind == "file":
+            odd.write_text("x")
+        else:
+            plant(odd, kind)
+        assert await store.empty_trash() == 1
+        assert os.listdir(tmp_path / ".trash") == ["5-0"]
+
+
+# Names of files being made
+
+
+@pytest.mark.parametrize("data", [b"", WHOLE + b'{"type":"x', DAMAGED], ids=["new", "torn", "damaged"])
+@pytest.mark.parametrize("kind", ["directory", "pipe", "socket", "link"])
+async def test_what_has_a_temporary_name_stops_nobody(tmp_path: Path, kind: str, data: bytes) -> None:
+    """A directory stays, anything else is taken for what a crash left; writing, resuming and repairing go on."""
+    log = Path(put(str(tmp_path), "s1", data))
+    if not data:
+        log.unlink()
+    plant(log.with_name("session.tmp-0123456789abcdef"), kind)
+    async with SessionStore(tmp_path) as store:
+        if data:
+            session = await store.resume("s1", on_damage="salvage")
+        else:
+            session = await store.create("s1", cwd="/srv/project")
+        session.append("my/note", {})
+        assert await session.flush() == (24 if data else 1)
+    left = [name for name in os.listdir(log.parent) if ".tmp-" in name]
+    assert left == (["session.tmp-0123456789abcdef"] if kind == "directory" else [])
+
+
+# Locks
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "socket", "link"])
+async def test_what_cannot_be_a_lock_is_not_called_a_writer(tmp_path: Path, kind: str) -> None:
+    """Nobody is said to hold a session whose lock is no file; the error names the lock, and reading goes on."""
+    log = Path(put(str(tmp_path), "s1", WHOLE))
+    plant(log.with_name("session.lock"), kind)
+    async with SessionStore(tmp_path) as store:
+        for call in (store.resume("s1"), store.delete("s1"), store.repair("s1", dry_run=False)):
+            with pytest.raises(StorageError, match=r"session\.lock"):
+                await call
+        assert (await store.verify("s1")).exit_code == 0
+        assert (await store.fork("s1", child_id="child")).seq == 23
