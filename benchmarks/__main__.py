@@ -194,7 +194,7 @@ class Bench:
         """The loop's gaps at work against an idle loop's."""
         root = self.log("none")
         found = self.paired(loop=lambda: case("heartbeat", str(root)))["loop"]
-        for work in ("resume", "flush", "list", "inspect"):
+        for work in ("resume", "flush", "read_from", "list"):
             over = [f[f"{work}_p99"] - f["idle_p99"] for f in found]
             self.row(f"loop gap over idle, 99 %, {work}", over, None, "<= 10 ms", "ms")
             self.row(f"largest loop gap, {work}", [f[f"{work}_max"] for f in found], None, "<= 50 ms", "ms")
@@ -202,8 +202,10 @@ class Bench:
     def lists(self) -> None:
         """Listing against a bare walk."""
         count = "10000" if self.events > 500_000 else "1000"
-        found = self.paired(list=lambda: case("listing", count))["list"]
-        self.row(f"list() of {int(count):,} sessions, bare walk", *columns(found, "list", "walk"), "<= 4", "s")
+        found = self.paired(bare=partial(case, "listing", count), beside=partial(case, "listing", count, "beside"))
+        name = f"list() of {int(count):,} sessions"
+        self.row(f"{name}, bare walk", *columns(found["bare"], "list", "walk"), "<= 4", "s")
+        self.row(f"{name} with lock and index", *columns(found["beside"], "list", "walk"), "reported", "s")
 
     def ends(self) -> None:
         """Reading the end of a large log."""

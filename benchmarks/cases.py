@@ -309,7 +309,7 @@ def _percentiles(name: str, gaps: list[float]) -> Figures:
 
 
 def heartbeat(root: str) -> Figures:
-    """Gaps of a 1 ms heartbeat (ms) while the session in *root* is resumed and listed, and a large batch flushed."""
+    """Gaps of a 1 ms heartbeat (ms): the session in *root* is resumed, extended and read, and 10,000 are listed."""
     from sessionstore import SessionStore
 
     async def main(place: Path) -> Figures:
@@ -323,14 +323,16 @@ def heartbeat(root: str) -> Figures:
                 held.append(await store.resume("bench"))
 
             figures |= _percentiles("resume", await _gaps(load))
-            figures |= _percentiles("list", await _gaps(store.list))
             session = held[0]
             for n in range(60_000):
                 data = {"turn": 900_000, "step": 1, "chunk": {"type": "text-delta", "index": n // 240, "text": " word"}}
                 session.append("assistant/chunk", data)
             figures |= _percentiles("flush", await _gaps(session.flush))  # type: ignore[attr-defined]
             await session.flush()  # type: ignore[attr-defined]
-            figures |= _percentiles("inspect", await _gaps(lambda: store.read_from("bench", session.seq - 100)))
+            figures |= _percentiles("read_from", await _gaps(lambda: store.read_from("bench", session.seq - 100)))
+        write_many(place / "many", 10_000, beside=True)
+        async with SessionStore(place / "many") as store:
+            figures |= _percentiles("list", await _gaps(store.list))
         figures |= _percentiles("idle_after", await _gaps(lambda: asyncio.sleep(1)))
         return figures
 
@@ -338,11 +340,30 @@ def heartbeat(root: str) -> Figures:
         return asyncio.run(main(place))
 
 
-def listing(sessions: str = "10000") -> Figures:
-    """Seconds to list many sessions, against a bare walk that opens each log and reads 8 KiB at both ends."""
-    from sessionstore import SessionStore
-
+def write_many(root: Path, sessions: int, *, beside: bool) -> None:
+    """Write many logs of 300 events; *beside* each the lock and the index that a store leaves there."""
     line = b'{"type":"turn/start","seq":%d,"time":%d,"data":{"turn":1}}\n'
+    head = b'{"type":"session","version":0,"id":"s%d","createdAt":%d,"cwd":"/p%d","delegationDepth":0}\n'
+    for n in range(sessions):
+        folder = root / f"--p{n % 20}--" / f"s{n}"
+        folder.mkdir(parents=True)
+        body = b"".join(line % (seq, 1_700_000_000_000 + n) for seq in range(300))
+        log = folder / "session.jsonl"
+        log.write_bytes(head % (n, n, n % 20) + body)
+        if beside:
+            (folder / "session.lock").touch()
+            stat = log.stat()
+            known = {"device": stat.st_dev, "inode": stat.st_ino, "size": stat.st_size}
+            counted = {"mtimeNs": str(stat.st_mtime_ns), "turns": 300, "events": 300}
+            (folder / "session.index").write_bytes(msgspec.json.encode(known | counted))
+
+
+def listing(sessions: str = "10000", beside: str = "") -> Figures:
+    """Seconds to list many sessions, against a bare walk that opens each log and reads 8 KiB at both ends.
+
+    With anything for *beside*, each session has the lock and the index that a store leaves there.
+    """
+    from sessionstore import SessionStore
 
     def walk(root: Path) -> int:
         count = 0
@@ -357,12 +378,7 @@ def listing(sessions: str = "10000") -> Figures:
         return count
 
     async def main(root: Path) -> Figures:
-        for n in range(int(sessions)):
-            folder = root / f"--p{n % 20}--" / f"s{n}"
-            folder.mkdir(parents=True)
-            head = b'{"type":"session","version":0,"id":"s%d","createdAt":%d,"cwd":"/p%d","delegationDepth":0}\n'
-            body = b"".join(line % (seq, 1_700_000_000_000 + n) for seq in range(300))
-            (folder / "session.jsonl").write_bytes(head % (n, n, n % 20) + body)
+        write_many(root, int(sessions), beside=bool(beside))
         walk(root)
         spans: dict[str, list[float]] = {"list": [], "walk": []}
         async with SessionStore(root) as store:
@@ -373,8 +389,9 @@ def listing(sessions: str = "10000") -> Figures:
                 start = clock()
                 page = await store.list()
                 spans["list"].append(clock() - start)
-                if len(page.sessions) != int(sessions):
-                    raise SystemExit("a session is missing")
+                known = sum(row.events == 300 for row in page.sessions)
+                if len(page.sessions) != int(sessions) or known != bool(beside) * int(sessions):
+                    raise SystemExit("a session is missing, or what its index says")
         return {name: sorted(values)[2] for name, values in spans.items()}
 
     with scratch() as root:

@@ -64,6 +64,9 @@ class Index(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fi
         return mine == (log.device, log.inode, log.size, str(log.mtime_ns))
 
 
+_decode: Final = msgspec.json.Decoder(Index).decode
+
+
 def load_index(files: Files, directory: str) -> Index | None:
     """The index in a session's *directory*; ``None`` when there is none or it is no index.  Never raises."""
     path = f"{directory}/{INDEX_NAME}"
@@ -74,7 +77,7 @@ def load_index(files: Files, directory: str) -> Index | None:
     except OSError:
         return None
     try:
-        return msgspec.json.decode(files.pread(fd, _MAX_INDEX, 0), type=Index)
+        return _decode(files.pread(fd, _MAX_INDEX, 0))
     except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     finally:

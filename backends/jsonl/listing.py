@@ -144,8 +144,19 @@ def _list_one(files: Files, place: _Place, lock_dir: str | None) -> SessionInfo 
     if row is None or row.status not in {"ok", "damaged"}:
         return row
     lock = f"{place.directory}/{LOCK_NAME}" if lock_dir is None else lock_path(files, place.paths, lock_dir)
-    live = files.exists(lock) and probe(files, lock) == "live"
-    return structs.replace(row, status="live") if live else row
+    return structs.replace(row, status="live") if _is_held(files, lock) else row
+
+
+def _is_held(files: Files, lock: str) -> bool:
+    """Whether a lock is held, where that shows: a lock file is empty but for its holder's note.
+
+    Nearly all are empty, and to know that without opening them halves what a list asks of the system.  A holder whose
+    disk was too full for a note goes unnoticed here, not by those who want to write.
+    """
+    try:
+        return files.exists(lock) and files.stat(lock).size > 0 and probe(files, lock) == "live"
+    except OSError:
+        return False
 
 
 def _look(files: Files, log: str, *, closely: bool = False) -> tuple[FileStat, Head, Tail]:
