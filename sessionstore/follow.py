@@ -150,7 +150,8 @@ async def _source(backend: Backend, session_id: str, stored: Stored, delivered: 
             compressed=location.endswith(LOG_NAMES["zstd"]),
             types=getattr(backend, "_types", None),
         )
-        await settle(tail.open, stored.scan.safe_offset, len(stored.scan.log))
+        scan = stored.scan
+        await settle(lambda: tail.open(scan.safe_offset, len(scan.log), headed=scan.header is not None))
         return _TailSource(tail)
     return _PolledSource(backend, session_id, delivered)
 

@@ -7,10 +7,10 @@ a torn line may be cut and another one written in its place.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sessionstore.backends.files import storage_errors
-from sessionstore.backends.jsonl.frames import FrameReader
+from sessionstore.backends.jsonl.frames import FrameDefect, FrameReader, gather
 from sessionstore.chunks import decode_storage_record
 from sessionstore.errors import SessionNotFoundError
 from sessionstore.events import Event
@@ -27,6 +27,9 @@ __all__ = ["LogTail", "TailError"]
 _SLICE: Final = 1024 * 1024
 """Bytes read at a time; more only where one line or frame is longer."""
 
+_DECODED: Final = 64 * 1024 * 1024
+"""Decoded bytes taken at a time, or the one frame that holds more: a megabyte of the file may decode to gigabytes."""
+
 _GUARD: Final = 512
 """Bytes in front of the cursor that must still be what was read: if not, the log was cut and written again."""
 
@@ -36,6 +39,15 @@ _PATIENCE: Final = 10
 
 class TailError(Exception):
     """The log cannot be followed any further; the text says why."""
+
+
+class _Decoded(NamedTuple):
+    """The text behind the cursor, how many bytes of the file it takes, what is wrong behind it, whether to go on."""
+
+    text: bytes
+    used: int
+    broken: str | None
+    more: bool
 
 
 class LogTail:
@@ -52,14 +64,17 @@ class LogTail:
         self._fd = -1
         self._offset = 0
         self._next_seq = 0
-        self._line = 1
+        self._headed = False
+        self._carry = b""  # of a compressed log whose frames do not end with a line: the beginning of the next one
         self._guard = b""
         self._seen: FileStat | None = None
         self._missing = 0
         self._bad: tuple[str, FileStat] | None = None
 
-    def open(self, offset: int, next_seq: int) -> None:
+    def open(self, offset: int, next_seq: int, *, headed: bool = True) -> None:
         """Open the log; reading begins at *offset*, where the event *next_seq* is expected.
+
+        *headed* says that the header lies before it.
 
         A compressed log is begun at its start instead: an offset in its text says nothing about the file.
 
@@ -69,7 +84,7 @@ class LogTail:
         with storage_errors("read", path=self._path, session_id=self._session_id):
             self._fd = self._files.open_read(self._path)
             if not self._compressed:
-                self._offset, self._next_seq, self._line = offset, next_seq, 0
+                self._offset, self._next_seq, self._headed = offset, next_seq, headed
             self._remember()
 
     def close(self) -> None:
@@ -91,7 +106,7 @@ class LogTail:
             if now is None or now == self._seen:
                 return []
             if now.size < self._offset or not self._is_guarded():
-                self._offset, self._next_seq, self._line, self._guard = 0, 0, 1, b""
+                self._offset, self._next_seq, self._headed, self._guard, self._carry = 0, 0, False, b"", b""
             return self._read(now)
 
     def _look(self) -> FileStat | None:
@@ -114,22 +129,28 @@ class LogTail:
         length = _SLICE
         while True:
             data = self._bytes(self._offset, min(length, now.size - self._offset))
-            text, used, broken = self._decode(data)
-            complete = self._offset + len(data) >= now.size
+            text, used, broken, more = self._decode(data)
+            complete = self._offset + len(data) >= now.size and not more
             if used or complete or broken:
                 break
             if length > MAX_LINE:
                 broken = "a line longer than the format allows"
                 break
             length *= 2
-        before = (self._next_seq, self._line)
+        before = (self._next_seq, self._headed)
         events, taken, problem = self._parse(text)
-        if problem is not None and self._compressed:
-            # A frame is taken whole or not at all: its events come again, and are known then.
-            self._next_seq, self._line = before
-        else:
-            self._offset += used if self._compressed else taken
+        if not self._compressed:
+            self._offset += taken
             self._remember()
+        elif problem is not None:
+            # A frame is taken whole or not at all: its events come again, and are known then.
+            self._next_seq, self._headed = before
+        else:
+            self._offset += used
+            self._carry = text[taken:]
+            self._remember()
+            if len(self._carry) > MAX_LINE:
+                problem = "a line longer than the format allows"
         problem = problem or broken
         # All of it was taken, or what is left is half a line: there is nothing to do until the file changes.
         self._seen = now if complete and problem is None else None
@@ -142,30 +163,32 @@ class LogTail:
         if known == self._bad:  # the first look may have met a writer at work
             raise TailError(f"{problem} (byte {self._offset} of {self._path})")
 
-    def _decode(self, data: bytes) -> tuple[bytes, int, str | None]:
-        """The text of the whole lines in *data*, how many bytes of the file they take, and what is wrong behind them."""
+    def _decode(self, data: bytes) -> _Decoded:
+        """What can be taken of *data*, the bytes behind the cursor."""
         if not self._compressed:
             end = data.rfind(b"\n") + 1
-            return data[:end], end, None
+            return _Decoded(data[:end], end, None, False)
         reader = FrameReader()
-        text = b"".join([*reader.feed(data), *reader.finish()])
+        text = gather(reader.feed(data), _DECODED)
+        more = len(text) >= _DECODED  # the next look goes on behind these frames
+        if not more:
+            text += b"".join(reader.finish())
         end_of_good = reader.defects[0].decoded if reader.defects else reader.decoded
         end_frame = reader.end_before(end_of_good)
-        bad = next((defect for defect in reader.defects if defect.kind != "torn"), None)
+        # NULs at the end are what a power cut leaves: the next writer cuts them, as he cuts a torn frame.
+        bad = next((each for each in reader.defects if not _is_torn(each, len(data))), None)
         broken = None if bad is None else f"a compressed frame is broken ({bad.kind})"
-        return text[: end_frame.decoded], end_frame.compressed, broken
+        return _Decoded(self._carry + text[: end_frame.decoded], end_frame.compressed, broken, more)
 
     def _parse(self, text: bytes) -> tuple[list[Event], int, str | None]:
         """The events of whole lines, how many bytes they take, and what is wrong with the line behind them."""
         events: list[Event] = []
         taken = 0
         for line in text.split(b"\n")[:-1]:
-            self._line += 1
-            if self._offset == 0 and taken == 0:
-                taken += len(line) + 1  # the header
-                continue
             bare = line.strip(EMPTINESS)
-            if bare:
+            if bare and not self._headed:
+                self._headed = True
+            elif bare:
                 problem = self._take(bare, events)
                 if problem is not None:
                     return events, taken, problem
@@ -204,3 +227,7 @@ class LogTail:
 
     def _is_guarded(self) -> bool:
         return self._bytes(self._offset - len(self._guard), len(self._guard)) == self._guard
+
+
+def _is_torn(defect: FrameDefect, size: int) -> bool:
+    return defect.kind == "torn" or (defect.blank and defect.offset + defect.length == size)
