@@ -248,13 +248,15 @@ class DamagedLogError(SessionStoreError):
         self.path = path
         self.verdict = verdict
         self.findings = tuple(findings)
-        shown = "; ".join(f.describe() for f in self.findings[:5])
+        shown = "; ".join(f.describe() for f in self.findings[:5]) or "no header line was ever completed"
         more = f"; and {len(self.findings) - 5} more" if len(self.findings) > 5 else ""
+        own = _argument(session_id)
+        # There is nothing in an empty log that a repair could save.
+        repair = "" if verdict == "empty" else f", `sessionstore repair {own}` plans a repair"
         super().__init__(
             _session(session_id)
             + (f" ({path})" if path else "")
-            + f" is {verdict}: {shown}{more}. Nothing was changed. "
-            f"`sessionstore verify {_argument(session_id)}` explains, `sessionstore repair {_argument(session_id)}` plans a repair"
+            + f" is {verdict}: {shown}{more}. Nothing was changed. `sessionstore verify {own}` explains{repair}"
         )
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from sessionstore.backends.base import WriterPresence
 from sessionstore.errors import InvalidEventError
-from sessionstore.recovery.findings import Finding, Verdict
+from sessionstore.recovery.findings import Finding, Kind, Verdict
 from sessionstore.vocabulary import PAYLOADS, validate_payload
 
 if TYPE_CHECKING:
@@ -82,6 +82,8 @@ class VerifyReport(Struct, frozen=True, kw_only=True):
             case Verdict.UNSUPPORTED:
                 return "another version of the library reads it"
             case Verdict.EMPTY:
+                if any(finding.kind == Kind.UNTERMINATED for finding in self.findings):
+                    return "no header line was ever completed; look at its bytes before you delete it"
                 return "nothing was ever completed here; it can be deleted"
             case _:
                 return "a repair can mend it" if self.repairable else f"not repairable: {self.refusal}"

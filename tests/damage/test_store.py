@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sessionstore import (
+    DamagedLogError,
     ForkError,
     SessionExistsError,
     SessionLockedError,
@@ -384,3 +385,27 @@ async def test_a_clock_that_goes_back_changes_no_order(tmp_path: Path) -> None:
         await session.dispose()
     async with SessionStore(tmp_path) as store:
         assert [event.time for event in (await store.resume("s1")).events] == [101, 99, 99, 5, 200]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "advice"),
+    [
+        ("session.jsonl", b"", "it can be deleted"),
+        ("session.jsonl", bytes(4096), "it can be deleted"),
+        ("session.jsonl", WHOLE.replace(b"\n", b"\r"), "look at its bytes"),
+        ("session.jsonl.zstd", WHOLE, "look at its bytes"),
+    ],
+)
+async def test_an_empty_log_is_told_and_never_taken_for_worthless(
+    tmp_path: Path, name: str, data: bytes, advice: str
+) -> None:
+    """The error is a whole sentence without a repair that cannot be; where there are bytes, nobody says to delete them."""
+    put(str(tmp_path), "s1", data, name=name)
+    async with SessionStore(tmp_path) as store:
+        with pytest.raises(
+            DamagedLogError, match=r"is empty: \w.* Nothing was changed\. `sessionstore verify"
+        ) as caught:
+            await store.resume("s1")
+        assert "repair" not in str(caught.value)
+        assert advice in (await store.verify("s1")).advice
+        assert (await store.delete("s1")).bytes == len(data)
