@@ -19,11 +19,12 @@ from msgspec import Struct, structs
 
 from sessionstore.backends.base import SalvageReport
 from sessionstore.backends.files import Files, ensure_directories, read_chunks, storage_errors, write_all
-from sessionstore.backends.jsonl.frames import FrameReader, encode_frame
+from sessionstore.backends.jsonl.frames import encode_frame
 from sessionstore.backends.jsonl.heads import header_of
 from sessionstore.backends.jsonl.lookup import find_session
 from sessionstore.backends.jsonl.publish import make_durable, remove_temp_names
 from sessionstore.backends.jsonl.reading import open_log
+from sessionstore.backends.jsonl.whole import TooLargeError, begins_with, read_decoded
 from sessionstore.backends.jsonl.writer import JsonlWriter
 from sessionstore.backends.paths import NO_CWD, decode_segment, project_name, session_paths, temp_name
 from sessionstore.errors import (
@@ -37,6 +38,7 @@ from sessionstore.header import parse_header
 from sessionstore.lossless import decode, encode
 from sessionstore.recovery.findings import Verdict
 from sessionstore.recovery.salvage import salvage
+from sessionstore.recovery.salvage_plan import SalvagePlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,13 +47,18 @@ if TYPE_CHECKING:
     from sessionstore.backends.jsonl.lookup import Found
     from sessionstore.backends.jsonl.reading import Reading
     from sessionstore.backends.paths import Compression, SessionPaths
-    from sessionstore.recovery.salvage_plan import SalvageFork, SalvagePlan
+    from sessionstore.recovery.salvage_plan import SalvageFork
 
-__all__ = ["Place", "carry_out", "move_home", "own_paths", "plan_repair_of", "read_decoded"]
+__all__ = ["Place", "carry_out", "move_home", "own_paths", "plan_repair_of"]
 
 _CHUNK: Final = 1024 * 1024
 _MAX_SIBLINGS: Final = 1000
 _MAX_NAMES: Final = 1000
+_MENDED_BY_RESUME: Final = frozenset({Verdict.INTERRUPTED, Verdict.TORN})
+_ADVICE: Final = (
+    "what stands before the damage can be inspected, and forked up to any event where no turn is open; "
+    "then the session can be deleted"
+)
 
 
 class Place(Struct, frozen=True):
@@ -61,25 +68,6 @@ class Place(Struct, frozen=True):
     root: str
     lock_dir: str | None
     now: Callable[[], int]
-
-
-def read_decoded(files: Files, found: Found, session_id: str) -> tuple[bytes, list[tuple[int, int]], FileStat]:
-    """The decompressed bytes of a log, what was lost with frames that cannot be decoded, and the log's stat.
-
-    Raises:
-        StorageError: the log cannot be read.
-    """
-    with open_log(files, found, session_id) as (fd, stat):
-        pieces = read_chunks(files, fd, 0, stat.size)
-        if found.compression == "none":
-            return b"".join(pieces), [], stat
-        frames = FrameReader()
-        parts: list[bytes] = []
-        for piece in pieces:
-            parts += frames.feed(piece)
-        parts += frames.finish()
-    weights = [(defect.decoded, defect.length) for defect in frames.defects if not defect.blank]
-    return b"".join(parts), weights, stat
 
 
 def plan_repair_of(
@@ -93,11 +81,20 @@ def plan_repair_of(
     """
     if reading.scan.verdict in {Verdict.CLEAN, Verdict.UNSUPPORTED, Verdict.EMPTY}:
         return salvage(b"", scan=reading.scan), reading.stat
-    data, weights, stat = read_decoded(place.files, found, session_id)
+    try:
+        data, weights, stat = read_decoded(place.files, found, session_id, expected=reading.scan.size)
+    except TooLargeError as error:
+        return _refused(reading, str(error)), reading.stat
     own_id = decode_segment(os.path.basename(found.paths.directory)) or session_id
     if cwd is None and reading.scan.header is None:
         cwd = _cwd_of_siblings(place.files, found.paths)
     return salvage(data, session_id=own_id, cwd=cwd, scan=reading.scan, weights=weights), stat
+
+
+def _refused(reading: Reading, reason: str) -> SalvagePlan:
+    scan = reading.scan
+    advice = "a resume needs no such room and mends it" if scan.verdict in _MENDED_BY_RESUME else _ADVICE
+    return SalvagePlan(verdict=scan.verdict, findings=scan.findings, refusal=f"{reason}; {advice}", header=scan.header)
 
 
 def _cwd_of_siblings(files: Files, paths: SessionPaths) -> str | None:
@@ -309,10 +306,9 @@ def _is_published(place: Place, session_id: str, lines: tuple[bytes, ...]) -> bo
     """Whether the stored session is that very fork, maybe with more behind it; then it is durable.  Raises OSError."""
     try:
         found = find_session(place.files, place.root, session_id)
-        data, _, _ = read_decoded(place.files, found, session_id)
+        if not begins_with(place.files, found, session_id, lines):
+            return False
     except (SessionStoreError, InvalidEventError):
-        return False
-    if not data.startswith(b"".join(line + b"\n" for line in lines)):
         return False
     make_durable(place.files, place.root, found.log)
     return True

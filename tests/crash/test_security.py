@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from sessionstore import EventTypes, Session, SessionStore, SessionStoreError, StorageError
+from sessionstore.backends.jsonl import whole
 from sessionstore.backends.jsonl.backend import JsonlBackend
+from sessionstore.backends.jsonl.frames import encode_frame
 from tests.faults import FaultyFiles
 from tests.paths import REPO
 
@@ -399,14 +401,19 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
-def peak(root: Path, *acts: str) -> int:
-    """How many bytes of memory a process needs that asks a store for *acts* with session ``s``."""
+def run_bounded(program: str, *arguments: object) -> list[str]:
+    """The lines that a Python *program* prints; it has 4 GiB."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(root), *acts], check=False, capture_output=True, text=True, cwd=REPO,
+        [sys.executable, "-c", program, *map(str, arguments)], check=False, capture_output=True, text=True, cwd=REPO,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
-    return int(done.stdout)
+    return done.stdout.splitlines()
+
+
+def peak(root: Path, *acts: str) -> int:
+    """How many bytes of memory a process needs that asks a store for *acts* with session ``s``."""
+    return int(run_bounded(PROGRAM, root, *acts)[-1])
 
 
 def log_with(root: Path, name: str, content: bytes) -> None:
@@ -448,6 +455,89 @@ def test_a_zstd_bomb(tmp_path: Path, what: str, first: bool) -> None:
     header: bytes = zstandard.ZstdCompressor().compress(HEADER)
     log_with(tmp_path, "session.jsonl.zstd", bomb if first else header + bomb)
     assert peak(tmp_path, "list", "inspect", "resume") < 1 << 30
+
+
+DAMAGE = b'\n{"type":"turn/end","seq":5,"time":1,"data":{"turn":1,"reason":{"kind":"completed"}}}\n'
+TEXT_BOMBS = {
+    "zeros": (b"\0", 1 << 22, 150),
+    "one line of text": (b"x", 1 << 22, 150),
+    "long lines": (b"x" * 99_999 + b"\n", 40, 150),
+}
+REPAIR = """
+import asyncio, resource, sys
+from sessionstore import DamagedLogError, SessionStore
+
+async def main(root):
+    async with SessionStore(root) as store:
+        for dry_run in (True, False):
+            report = await store.repair("s", dry_run=dry_run)
+            assert not report.changed
+            print(report.exit_code, report.refusal)
+        try:
+            await store.resume("s", on_damage="salvage")
+        except DamagedLogError:
+            pass
+        print((await store.verify("s")).exit_code)
+
+asyncio.run(main(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("what", TEXT_BOMBS)
+def test_a_repair_of_a_zstd_bomb(tmp_path: Path, what: str) -> None:
+    """It is refused with its numbers, by a dry run, a repair, a salvaging resume and a verify; the log stays."""
+    zstandard = pytest.importorskip("zstandard")
+    unit, times, count = TEXT_BOMBS[what]
+    compress = zstandard.ZstdCompressor(write_checksum=True).compress
+    content = compress(HEADER) + compress(unit * times) * count + compress(DAMAGE)
+    assert len(content) < 200_000
+    log_with(tmp_path, "session.jsonl.zstd", content)
+    *said, size = run_bounded(REPAIR, tmp_path)
+    assert said[0] == said[1]
+    assert said[0].startswith(f"3 its file of {len(content):,} bytes holds more than ")
+    assert said[2] == "3"
+    assert int(size) < 1 << 30
+    assert (tmp_path / "_no-cwd" / "s" / "session.jsonl.zstd").read_bytes() == content
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+async def test_a_repair_takes_room_in_proportion_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: Literal["none", "zstd"]
+) -> None:
+    """A damaged log of usual lines is repaired whatever is granted to small files; one of tiny lines is refused."""
+    pytest.importorskip("zstandard")
+    monkeypatch.setattr(whole, "FREE", 0)
+    name = "session.jsonl" if compression == "none" else "session.jsonl.zstd"
+    frame: Any = bytes if compression == "none" else encode_frame
+    for session_id, filler, refused in (("usual", b"x" * 64, False), ("tiny", b"x\n" * 1000, True)):
+        directory = tmp_path / "_no-cwd" / session_id
+        directory.mkdir(parents=True)
+        header = HEADER.replace(b'"s"', b'"%s"' % session_id.encode())
+        (directory / name).write_bytes(frame(header) + frame(filler + DAMAGE))
+        async with SessionStore(tmp_path) as store:
+            report = await store.repair(session_id, dry_run=False)
+            assert (report.refusal is not None) == refused
+            assert report.changed != refused
+            assert (await store.verify(session_id)).exit_code == (3 if refused else 0)
+
+
+async def test_a_torn_log_too_large_for_a_repair_is_mended_by_a_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The refusal says so, and it is true."""
+    monkeypatch.setattr(whole, "FREE", 0)
+    log_with(tmp_path, "session.jsonl", HEADER + b"x\n" * 1000)
+    async with SessionStore(tmp_path) as store:
+        report = await store.repair("s", dry_run=False)
+        assert report.refusal is not None
+        assert "a resume" in report.refusal
+        session = await store.resume("s", on_damage="salvage")
+        fill(session)
+        await session.dispose()
+        assert (await store.verify("s")).exit_code == 0
 
 
 @pytest.mark.parametrize("first", [True, False])
