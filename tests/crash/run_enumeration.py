@@ -245,7 +245,7 @@ def no_threads() -> Generator[asyncio.AbstractEventLoop]:
 ZSTD: Final = Setup(compression="zstd")
 PROTOCOLS: Final = (
     Protocol(name="create, append, flush", workload=batches, share=2000),
-    Protocol(name="create, append, flush; zstd", workload=batches, setup=ZSTD, share=1500),
+    Protocol(name="create, append, flush; zstd", workload=batches, setup=ZSTD, share=3000),
     Protocol(name="batches on their own", workload=streaming, setup=Setup(batch_bytes=1), share=1500),
     Protocol(
         name="batches on their own; durability flush",
@@ -253,8 +253,8 @@ PROTOCOLS: Final = (
         setup=Setup(batch_bytes=1, durability="flush"),
         share=1000,
     ),
-    Protocol(name="fork", workload=forking, share=200),
-    Protocol(name="fork; zstd", workload=forking, setup=ZSTD, share=100),
+    Protocol(name="fork", workload=forking, share=600),
+    Protocol(name="fork; zstd", workload=forking, setup=ZSTD, share=600),
     Protocol(name="power cut, resume, power cut", workload=batches, then="power cut", share=16),
     Protocol(name="power cut, resume, power cut; zstd", workload=batches, setup=ZSTD, then="power cut", share=16),
     Protocol(name="kill, resume, power cut", workload=batches, then="kill", share=100),
@@ -272,16 +272,16 @@ PROTOCOLS: Final = (
     Protocol(
         name="resume of a torn log on a failing disk; zstd", workload=resuming_torn, setup=ZSTD, faults=True, share=16
     ),
-    Protocol(name="published again after it vanished", workload=robbed, share=200),
+    Protocol(name="published again after it vanished", workload=robbed, share=800),
     Protocol(name="published again on a failing disk", workload=robbed, faults=True, share=10),
-    Protocol(name="delete, restore, empty the trash", workload=deleting, share=200),
+    Protocol(name="delete, restore, empty the trash", workload=deleting, share=800),
     Protocol(name="delete, restore, empty the trash on a failing disk", workload=deleting, faults=True, share=6),
-    Protocol(name="salvage of a hole", workload=mending_a_hole, share=400),
-    Protocol(name="salvage of a hole; zstd", workload=mending_a_hole, setup=ZSTD, share=400),
-    Protocol(name="salvage of two histories", workload=mending_two_histories, share=400),
+    Protocol(name="salvage of a hole", workload=mending_a_hole, share=1200),
+    Protocol(name="salvage of a hole; zstd", workload=mending_a_hole, setup=ZSTD, share=1200),
+    Protocol(name="salvage of two histories", workload=mending_two_histories, share=600),
     Protocol(name="salvage of two histories on a failing disk", workload=mending_two_histories, faults=True, share=6),
     Protocol(name="interpreter exit", workload=exiting, share=600),
-    Protocol(name="locks elsewhere", workload=batches, setup=Setup(lock_dir="/disk/locks"), share=50),
+    Protocol(name="locks elsewhere", workload=batches, setup=Setup(lock_dir="/disk/locks"), share=400),
 )
 
 
