@@ -29,7 +29,7 @@ from sessionstore.recovery.salvage_made import (
     made_result,
 )
 from sessionstore.recovery.salvage_plan import MadeEvent, Quarantined
-from sessionstore.recovery.salvage_state import Ahead, Progress, call_of, calls_of
+from sessionstore.recovery.salvage_state import Ahead, Progress, call_of
 from sessionstore.seeds import check_seed_event
 from sessionstore.surface import Change, Surface
 
@@ -45,7 +45,8 @@ MAX_LOST: Final = 100_000
 MAX_LOST_WITHOUT_BYTES: Final = 1_000
 """Most of them where no bytes are missing, so that nothing but a number says that there were events."""
 
-_ROUNDS: Final = 3
+_ROUNDS: Final = 8
+_TRUSTING_ROUNDS: Final = 3
 _UNANSWERED: Final = "its call was not answered in what is left"
 _UNANSWERED_LEFT: Final = "a call that it asks for is not answered in what is left"
 
@@ -83,29 +84,45 @@ def mend(pieces: Sequence[Piece], junk: Junk, *, created_at: int, begin: int, mi
     Raises:
         RefusedError: more is lost than may be filled, or an event is of a retired form.
     """
-    # A replacement that does not stand takes nothing out of the history, so holes under it must be filled after all.
-    distrusted: set[int] = set()
-    for _ in range(_ROUNDS):
-        mender = _Mender(pieces, junk, created_at, begin, distrusted, mixed=mixed)
-        mended = mender.run()
-        if mender.fallen <= distrusted:
-            return mended
-        distrusted |= mender.fallen
+    # A replacement that does not stand takes nothing out of the history, so holes under it must be filled after all;
+    # and only a history that is complete tells which calls and answers have lost each other.
+    known = _Lesson(set(), set())
     everything = {piece.seq for piece in pieces if b'"replace"' in piece.line}
-    return _Mender(pieces, junk, created_at, begin, everything, mixed=mixed).run()
+    count = 0
+    while True:
+        mender = _Mender(pieces, junk, created_at, begin, known, mixed=mixed)
+        mended = mender.run()
+        unmatched = mender.unmatched()
+        count += 1
+        if count == _ROUNDS:
+            return mended
+        if not mender.fallen <= known.distrusted:
+            known.distrusted |= mender.fallen if count < _TRUSTING_ROUNDS else everything
+        elif not unmatched <= known.refused:
+            known.refused |= unmatched
+        else:
+            return mended
+
+
+class _Lesson(Struct):
+    """What the rounds before told: replacements that do not stand, messages and answers that lost each other."""
+
+    distrusted: set[int]
+    refused: set[int]
 
 
 class _Mender:
     def __init__(
-        self, pieces: Sequence[Piece], junk: Junk, created_at: int, begin: int, distrusted: set[int], *, mixed: bool
+        self, pieces: Sequence[Piece], junk: Junk, created_at: int, begin: int, lesson: _Lesson, *, mixed: bool
     ) -> None:
         self.fallen: set[int] = set()
-        self._distrusted = distrusted
+        self._distrusted = lesson.distrusted
+        self._refused = lesson.refused
         self._pieces = pieces
         self._junk = junk
         self._at = begin  # the byte behind the last record
         self._mixed = mixed
-        self._ahead: Ahead | None = Ahead(pieces, distrusted) if mixed else None
+        self._ahead: Ahead | None = Ahead(pieces, self._distrusted) if mixed else None
         self._state = Progress(created_at)
         self._state.dirty = mixed
         self._surface = Surface()
@@ -121,11 +138,15 @@ class _Mender:
             if piece.seq > expected:
                 self._fill(self._gap_before(piece, expected), index)
             elif self._junk.lost_between(self._at, piece.offset):
-                self._state.dirty = True  # no seq is missing, but what was lost may have had one of those
+                self._state.lose()  # no seq is missing, but what was lost may have had one of those
             self._place(piece, index)
         for closer in self._closers():
             self._add(closer, "the turn was open at the end of the log")
         return self._result
+
+    def unmatched(self) -> set[int]:
+        """The seqs of messages and answers that a provider would object to, and that are not sure to be so of old."""
+        return self._state.dialogue.unmatched(self._surface.nodes)
 
     # Placing
 
@@ -141,10 +162,11 @@ class _Mender:
             where = f" at {error.path}" if error.path else ""
             self._reject(piece, index, f"it breaks a rule: {error.reason}{where}")
             return
-        if event.type == "tool/result" and event.surface_op == "append" and self._is_orphan(event):
+        refused = event.seq in self._refused
+        if event.type == "tool/result" and (refused or (event.surface_op == "append" and self._is_orphan(event))):
             self._reject(piece, index, "the call that it answers is lost")
             return
-        if self._mixed and event.type == "assistant/message" and self._stays_unanswered(event, index):
+        if event.type == "assistant/message" and refused:
             self._reject(piece, index, _UNANSWERED_LEFT, remake=False)
             return
         if event.type == TURN_START:
@@ -165,13 +187,6 @@ class _Mender:
         if not self._state.dirty or call_of(payload_of(event)) in self._state.calls:
             return False
         return self._ahead is None or not self._ahead.is_replaced(event.seq)
-
-    def _stays_unanswered(self, event: Event, index: int) -> bool:
-        """Whether a call of this message has no answer in what follows, and no hole leaves room for one."""
-        ahead = self._ahead
-        if ahead is None or ahead.is_replaced(event.seq):
-            return False
-        return any(not ahead.can_answer(call_id, event.seq + 1, index + 1) for call_id in calls_of(payload_of(event)))
 
     def _commit(self, event: Event, change: Change | None) -> None:
         if change is not None:
@@ -235,7 +250,7 @@ class _Mender:
     def _fill(self, gap: _Gap, index: int, *, remake: bool = True) -> None:
         if self._ahead is None:
             self._ahead = Ahead(self._pieces, self._distrusted)
-        self._state.dirty = True
+        self._state.lose()
         named = [seq for seq in range(gap.start, gap.stop) if seq in self._ahead.named]
         room = gap.stop - gap.start - len(named)
         before, after = self._needs(gap, index, self._ahead) if remake else ([], [])
@@ -265,6 +280,8 @@ class _Mender:
         try:
             self._check(event)
         except (InvalidEventError, RefusedError):
+            return False
+        if event.seq in self._refused and event.type in ("assistant/message", "tool/result"):
             return False
         return event.type != "tool/result" or not self._is_orphan(event)
 
@@ -394,10 +411,9 @@ class _Mender:
         work, state = self._state.work, self._state
         turn, step = work.turn, work.step
         calls = {call.call_id: call for call in work.pending}
-        if state.dirty and state.asked_at in self._nodes:
-            calls.update(state.calls)  # those too whose step or turn ended: here it is the damage that ended it
-        elif state.dirty:
-            calls = {}  # the message that asked was replaced, and its answers were lost with what was replaced
+        if state.dirty:  # those too whose step or turn ended: here it is the damage that ended it
+            # If the message that asked was replaced, its answers were lost with what was replaced.
+            calls = dict(state.calls) if state.asked_at in self._nodes else {}
         for call in calls.values() if turn is not None or state.dirty else ():
             doubt = call.call_id in state.doubt
             yield made_result(self._result.events, state.time, call, turn=turn or state.asked_turn, doubt=doubt)

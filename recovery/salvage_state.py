@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,7 @@ from sessionstore.vocabulary import SURFACE_TYPES
 if TYPE_CHECKING:
     from sessionstore.recovery.salvage_find import Piece
 
-__all__ = ["Ahead", "Progress", "Prospect", "call_of", "calls_of", "number"]
+__all__ = ["Ahead", "Dialogue", "Progress", "Prospect", "call_of", "calls_of", "number"]
 
 _IN_STEP: Final = frozenset({"step/end", "assistant/chunk", "assistant/message", "tool/call", "tool/result"})
 _STOPS: Final = frozenset({"assistant/message", "step/start", "step/end", TURN_START, TURN_END})
@@ -30,6 +30,38 @@ _MAX_CALLS: Final = 64
 
 _FAR: Final = 256
 """How many records behind a hole are looked at for the turn and step that they are in."""
+
+
+class Dialogue:
+    """Which messages of a log ask for which calls, and which results answer them."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, list[str]] = {}
+        self.answers: dict[int, str] = {}
+        self.touched: set[int] = set()
+        """Those that damage may have parted: the others were like that before."""
+
+    def unmatched(self, nodes: Iterable[int]) -> set[int]:
+        """The messages with a call that is not answered before the next message, and answers that nobody waits for.
+
+        *nodes* are the seqs of the surface.
+        """
+        found: set[int] = set()
+        waiting: list[str] = []
+        asked_at = 0
+        for seq in nodes:
+            if seq in self.calls:
+                if waiting:
+                    found.add(asked_at)
+                waiting, asked_at = list(self.calls[seq]), seq
+            elif seq in self.answers:
+                if self.answers[seq] in waiting:
+                    waiting.remove(self.answers[seq])
+                else:
+                    found.add(seq)
+        if waiting:
+            found.add(asked_at)
+        return found & self.touched
 
 
 class Progress:
@@ -43,6 +75,7 @@ class Progress:
         self._row: Piece | None = None  # the row added last, while nobody has asked for its time
         self.work = OpenWork()
         self.origin = Origin()
+        self.dialogue = Dialogue()
         self.calls: dict[str, PendingCall] = {}
         self.asked_at = 0  # the seq of the message that asked for them
         self.asked_turn = 1
@@ -66,8 +99,15 @@ class Progress:
         self._row = piece
         self.streamed.append(range(piece.seq, piece.next))
 
+    def lose(self) -> None:
+        """Something was lost here."""
+        self.dirty = True
+        self.dialogue.touched.add(self.asked_at)
+
     def observe(self, event: Event) -> None:
         """An event was added."""
+        if self.dirty:
+            self.dialogue.touched.add(event.seq)
         self._time, self._row = event.time, None
         self.work.observe(event)
         match event.type:
@@ -82,14 +122,15 @@ class Progress:
             case "assistant/chunk":
                 self._note_chunk(event)
             case "assistant/message":
-                self.asked_at = event.seq
-                self._note_message(payload_of(event))
+                self._note_message(event.seq, payload_of(event))
             case "tool/call":
                 call_id = payload_of(event).get("callId")
                 if isinstance(call_id, str) and call_id in self.calls:
                     self.calls[call_id].call_seq = event.seq
             case "tool/result":
-                self.calls.pop(call_of(payload_of(event)) or "", None)
+                call_id = call_of(payload_of(event)) or ""
+                self.dialogue.answers[event.seq] = call_id
+                self.calls.pop(call_id, None)
             case "request/header":
                 header = payload_of(event).get("header")
                 self.origin.observe(header.get("config") if isinstance(header, Mapping) else None)
@@ -124,7 +165,8 @@ class Progress:
             index = number(chunk.get("index"))
             self.blocks[len(self.blocks) if index is None else index] = chunk.get("block")
 
-    def _note_message(self, data: Mapping[str, Json]) -> None:
+    def _note_message(self, seq: int, data: Mapping[str, Json]) -> None:
+        self.asked_at = seq
         step = number(data.get("step"))
         self.has_message = True
         self.blocks, self.streamed = {}, []
@@ -132,7 +174,8 @@ class Progress:
         self.origin.observe(message.get("source") if isinstance(message, Mapping) else None)
         place = step if step is not None else self.work.step or 1
         self.asked_turn = number(data.get("turn")) or self.work.turn or 1
-        self.calls = {call_id: PendingCall(call_id, place) for call_id in calls_of(data)}
+        self.dialogue.calls[seq] = calls_of(data)
+        self.calls = {call_id: PendingCall(call_id, place) for call_id in self.dialogue.calls[seq]}
         self.suspects = None
 
 
@@ -169,6 +212,7 @@ class Ahead:
         self._payloads: dict[int, Mapping[str, Json]] = {}
         self._breaks: list[int] = []
         ranges: list[tuple[int, int]] = []
+        spans: dict[int, tuple[int, int]] = {}
         holes: list[tuple[int, int, int]] = []
         expected = 0
         for index, piece in enumerate(pieces):
@@ -184,7 +228,7 @@ class Ahead:
             if piece.type in (TURN_START, "assistant/message"):
                 self._breaks.append(piece.seq)
             if piece.type in SURFACE_TYPES and b'"replace"' in piece.line:
-                self._note_replacement(Event.stored(piece.line, piece.seq), ranges)
+                self._note_replacement(Event.stored(piece.line, piece.seq), ranges, spans)
             if piece.type == "tool/result":
                 call_id = call_of(payload_of(Event.stored(piece.line, piece.seq)))
                 self._results.setdefault(call_id or "", []).append(piece.seq)
@@ -204,7 +248,7 @@ class Ahead:
                 return True
         return False
 
-    def _note_replacement(self, event: Event, ranges: list[tuple[int, int]]) -> None:
+    def _note_replacement(self, event: Event, ranges: list[tuple[int, int]], spans: dict[int, tuple[int, int]]) -> None:
         try:
             op = event.surface_op
         except InvalidEventError:
@@ -214,8 +258,11 @@ class Ahead:
         is_result = event.type == "tool/result"
         for seq in (op.start, op.end):
             self.named.setdefault(seq, event if is_result else None)
+        # A node that is a replacement itself stands where the replaced ones stood.
+        first, last = spans.get(op.start, (op.start, 0))[0], spans.get(op.end, (0, op.end))[1]
+        spans[event.seq] = min(first, last), max(first, last)
         if not is_result:
-            ranges.append((min(op.start, op.end), max(op.start, op.end)))
+            ranges.append(spans[event.seq])
 
     def is_replaced(self, seq: int) -> bool:
         """Whether a later replacement takes the place of what stands at *seq*."""

@@ -178,7 +178,8 @@ class FrameReader:
         """Where the next frame may begin, at or after *start*; what is skipped belongs to a defect."""
         size = len(self._buffer)
         head = bytes(self._buffer[start : start + 4])
-        if not head or _begins_frame(head) or (not at_end and len(head) < len(_MAGIC)):
+        begins = _begins_frame(head) if self._broken is None else head == _MAGIC  # the only start that is searched for
+        if not head or begins or (not at_end and len(head) < len(_MAGIC)):
             return start
         found = self._buffer.find(_MAGIC, start + 1)
         if found < 0:  # the last bytes may be the beginning of a magic number

@@ -65,8 +65,11 @@ class Original(Struct):
                 count = len(parse_row(body)) if body.startswith(_ROWS) else 1
                 self.seqs[body] = (seq, count)
                 seq += count
-            events = [*scan.events, *interrupted_turn_closers(scan.events)]
-            self.faults |= history_faults(events, fold_surface(events).nodes)
+            # A log that lost its end may have the faults that a summary took away later.
+            seqs = range(len(scan.events)) if any(b'"replace"' in line for line in lines) else ()
+            for stop in (*seqs, len(scan.events)):
+                events = [*scan.events[:stop], *interrupted_turn_closers(scan.events[:stop])]
+                self.faults |= history_faults(events, fold_surface(events).nodes)
         return self
 
 

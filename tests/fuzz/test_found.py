@@ -137,3 +137,31 @@ def test_an_answer_that_another_writer_replaced() -> None:
     summary = logs.user(5, "summary", surfaceOp=op, sourceEventSeqs=[3])
     plan = repaired([*BEGIN, *other, *asked, logs.step("end", 4), summary, logs.turn_end(6)])
     assert types(plan)[2] == "recovery/lost"
+
+
+def test_an_answer_behind_a_summary_of_its_message() -> None:
+    """The message that asked was replaced before its answer came, so the answer would be one that nobody asked for."""
+    op = {"op": "replace", "start": 3, "end": 3}
+    summary = logs.user(4, "summary", surfaceOp=op, sourceEventSeqs=[3])
+    plan = repaired([logs.assistant(3, calls=("c",)), summary, logs.result(5, "c")])
+    assert types(plan)[5] == "recovery/lost"
+
+
+def test_a_message_under_a_summary_that_begins_with_a_summary() -> None:
+    """A summary stands where the replaced messages stood, and so does the beginning of what the next one replaces."""
+    first = logs.user(7, "summary", surfaceOp={"op": "replace", "start": 1, "end": 1}, sourceEventSeqs=[1])
+    second = logs.user(8, "summary", surfaceOp={"op": "replace", "start": 7, "end": 5}, sourceEventSeqs=[7, 3, 5])
+    message = logs.assistant(3, calls=("c",))
+    asides = [logs.event("my/plugin", 4, 0), logs.event("my/plugin", 6, 0)]
+    plan = repaired([message, *asides, first, second, logs.turn_end(9)])
+    assert message.rstrip(b"\n") in plan.lines
+
+
+def test_only_the_last_message_is_answered_at_the_end() -> None:
+    """A call of a message that was replaced waits for nothing, although the end of its step is lost."""
+    op = {"op": "replace", "start": 8, "end": 9}
+    summary = logs.user(10, "summary", surfaceOp=op, sourceEventSeqs=[8, 9])
+    plan = repaired(
+        [logs.assistant(8, calls=("c",)), summary, logs.step("start", 11, step=2), logs.assistant(17, step=2)]
+    )
+    assert "tool/result" not in types(plan).values()

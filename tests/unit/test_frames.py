@@ -225,6 +225,16 @@ def test_an_empty_frame_that_was_cut_short_swallows_nothing() -> None:
     assert [(defect.offset, defect.length) for defect in reader.defects] == [(len(FRAMES[0]), len(cut))]
 
 
+def test_a_skippable_frame_behind_garbage_is_the_same_in_pieces() -> None:
+    """Behind garbage only the start of a data frame counts, however the bytes come."""
+    log = b"\0" + b"\x53\x2a\x4d\x18" + bytes(4) + FRAMES[0]
+    whole, reader = read(log)
+    assert whole == BROKEN_MARK + b"\n" + LINES[0]
+    for step in range(1, len(log)):
+        decoded, other = read(log, step=step)
+        assert (decoded, other.defects) == (whole, reader.defects)
+
+
 def test_zeroed_blocks_inside_a_log() -> None:
     """A stretch of NULs over several frames is one defect, and what follows is read."""
     log = bytearray(b"".join(FRAMES))
