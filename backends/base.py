@@ -401,7 +401,7 @@ class Backend(Protocol):
         ...
 
     async def empty_trash(self) -> int:
-        """Remove everything in the trash for good; the number of sessions removed."""
+        """Remove everything in the trash for good, and what crashes left unfinished; the number of sessions removed."""
         ...
 
     def locate(self, session_id: str, cwd: str | None) -> str | None:

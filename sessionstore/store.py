@@ -417,7 +417,10 @@ class SessionStore:
                 await finish(self._backend.restore(entry))
 
     async def empty_trash(self) -> int:
-        """Remove what is in the trash for good; the number of sessions removed.  Raises as :meth:`trash`."""
+        """Remove what is in the trash for good; the number of sessions removed.  Raises as :meth:`trash`.
+
+        Goes with it: files that crashes left half made, in the directories of sessions that nobody holds.
+        """
         with self._registry.working():
             return await finish(self._backend.empty_trash())
 

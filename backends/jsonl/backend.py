@@ -16,9 +16,11 @@ from sessionstore.backends.base import ANY, AnyCwd, Page, SalvageReport, Stored,
 from sessionstore.backends.files import Files, OsFiles, ensure_directories, read_chunks, storage_errors
 from sessionstore.backends.jsonl.frames import salvaged
 from sessionstore.backends.jsonl.index import Checkpoint, Index, load_index, save_index
+from sessionstore.backends.jsonl.leftovers import remove_leftovers
 from sessionstore.backends.jsonl.listing import list_sessions, look_closer
 from sessionstore.backends.jsonl.lock import SessionLock, lock_path, probe
 from sessionstore.backends.jsonl.lookup import check_directory, find_session, warn_of_mixed_root
+from sessionstore.backends.jsonl.publish import remove_temp_names
 from sessionstore.backends.jsonl.reading import Reading, open_log, read_log, read_suffix, unchanged
 from sessionstore.backends.jsonl.salvaging import salvage_session
 from sessionstore.backends.jsonl.trash import bury, empty_trash, find_buried, home_of, list_trash, unbury
@@ -150,6 +152,8 @@ class JsonlBackend:
         try:
             # Only what is there under the lock counts: it may have been deleted, or compressed, meanwhile.
             found = find_session(self._files, self.root, session_id)
+            with contextlib.suppress(OSError):  # of a predecessor that crashed; in nobody's way
+                remove_temp_names(self._files, found.paths.directory)
             reading = self._scan(found, session_id, live=False)
             header = reading.scan.header or make_header(session_id, created_at=0)  # a log without one is refused
             writer = self._resumed(found, header, reading, lock)
@@ -343,7 +347,12 @@ class JsonlBackend:
 
     async def empty_trash(self) -> int:
         """See :class:`sessionstore.backends.base.Backend`."""
-        return await settle(empty_trash, self._files, self.root)
+        return await settle(self._empty_trash)
+
+    def _empty_trash(self) -> int:
+        removed = empty_trash(self._files, self.root)
+        remove_leftovers(self._files, self.root, self._lock_dir, self._clock)
+        return removed
 
     # The rest
 

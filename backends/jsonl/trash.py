@@ -3,7 +3,8 @@
 Two levels below the root, because the reference implementation looks for sessions
 one level below it.  The move is one rename, made under the session's lock, so a
 session is either where it was or in the trash, whole.  Nothing is removed for good
-but by :func:`empty_trash`, and only what this module has put there.
+but by :func:`empty_trash`, and only what this module has put there (what crashes left half made goes with it,
+see ``leftovers.py``).
 """
 
 from __future__ import annotations

@@ -10,9 +10,11 @@ import click
 from msgspec import Struct
 from rich.table import Table
 
-from sessionstore.cli.context import example, json_option, open_store, root_option, run_async
-from sessionstore.cli.terminal import emit_json, out
-from sessionstore.transcript.units import size
+from sessionstore.backends.files import OsFiles
+from sessionstore.backends.jsonl.leftovers import find_leftovers
+from sessionstore.cli.context import example, json_option, open_store, root_of, root_option, run_async
+from sessionstore.cli.terminal import emit_json, out, write_text
+from sessionstore.transcript.units import plural, size
 from sessionstore.transcript.visible import one_line
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Usage(Struct, rename="camel"):
 @root_option
 @click.pass_context
 def du(context: click.Context, *, sessions: bool, limit: int, as_json: bool) -> None:
-    """Show what takes the space, largest first: by project or by session, and the trash."""
+    """Show what takes the space, largest first: by project or by session; the trash; what crashes left."""
 
     async def work() -> tuple[list[SessionInfo], int, int]:
         async with open_store(context) as store:
@@ -51,6 +53,7 @@ def du(context: click.Context, *, sessions: bool, limit: int, as_json: bool) -> 
             return list(page.sessions), len(held), sum(entry.bytes for entry in held)
 
     rows, in_trash, trash_bytes = run_async(work())
+    left, left_bytes = _left_behind(root_of(context), rows)
     usages: dict[str, Usage] = {}
     for row in rows:
         name = row.id if sessions else row.cwd if row.cwd is not None else "(no working directory)"
@@ -61,9 +64,16 @@ def du(context: click.Context, *, sessions: bool, limit: int, as_json: bool) -> 
     ordered = sorted(usages.values(), key=lambda usage: (-usage.total, usage.name))
     if as_json:
         trash = {"sessions": in_trash, "bytes": trash_bytes}
-        emit_json({"rows": ordered, "total": sum(usage.total for usage in ordered), "trash": trash})
+        leftovers = {"files": left, "bytes": left_bytes}
+        total = sum(usage.total for usage in ordered)
+        emit_json({"rows": ordered, "total": total, "trash": trash, "leftovers": leftovers})
         return
     _print(ordered, limit, (in_trash, trash_bytes), by_session=sessions)
+    if left:
+        write_text(
+            f"left behind by crashes, or being made now: {size(left_bytes)} in {plural(left, 'file')} "
+            "(`sessionstore trash empty` removes what nobody is making)\n"
+        )
 
 
 def _beside(row: SessionInfo) -> int:
@@ -82,6 +92,14 @@ def _beside(row: SessionInfo) -> int:
     except OSError:
         return total  # moved away or unreadable: the listing said so already
     return total
+
+
+def _left_behind(root: Path, rows: list[SessionInfo]) -> tuple[int, int]:
+    """How many temporary files lie where no session is, and how many bytes they have."""
+    sessions = {os.path.dirname(row.location) for row in rows if row.location is not None}
+    found = find_leftovers(OsFiles(), os.path.abspath(root.expanduser()))
+    orphans = [each for each in found if each.paths.directory not in sessions]
+    return sum(each.count for each in orphans), sum(each.bytes for each in orphans)
 
 
 def _print(ordered: list[Usage], limit: int, trash: tuple[int, int], *, by_session: bool) -> None:

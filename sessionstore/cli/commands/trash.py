@@ -116,7 +116,7 @@ async def _find(store: SessionStore, wanted: str) -> TrashEntry:
 @root_option
 @click.pass_context
 def _trash_empty(context: click.Context, *, yes: bool) -> None:
-    """Remove everything in the trash for good."""
+    """Remove everything in the trash for good, and with it what crashes left half made and nobody is making."""
 
     async def held() -> Sequence[TrashEntry]:
         async with open_store(context) as store:
