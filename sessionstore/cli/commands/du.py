@@ -11,6 +11,7 @@ from msgspec import Struct
 from rich.table import Table
 
 from sessionstore.backends.files import OsFiles
+from sessionstore.backends.jsonl.backend import JsonlBackend
 from sessionstore.backends.jsonl.leftovers import find_leftovers
 from sessionstore.cli.context import example, json_option, open_store, root_of, root_option, run_async
 from sessionstore.cli.terminal import emit_json, out, write_text
@@ -96,9 +97,9 @@ def _beside(row: SessionInfo) -> int:
 
 def _left_behind(root: Path, rows: list[SessionInfo]) -> tuple[int, int]:
     """How many temporary files lie where no session is, and how many bytes they have."""
-    sessions = {os.path.dirname(row.location) for row in rows if row.location is not None}
-    found = find_leftovers(OsFiles(), os.path.abspath(root.expanduser()))
-    orphans = [each for each in found if each.paths.directory not in sessions]
+    sessions = {Path(row.location).parent for row in rows if row.location is not None}
+    found = find_leftovers(OsFiles(), JsonlBackend(root).root)  # made absolute as the store does
+    orphans = [each for each in found if Path(each.paths.directory) not in sessions]
     return sum(each.count for each in orphans), sum(each.bytes for each in orphans)
 
 
