@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -55,6 +56,7 @@ for _command in (ls, show, tail, stats, du, verify, repair, fork, export, path, 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code.  Prints every error that has a name as one line."""
+    _open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # An encoding that lacks a character must not end the command, and lone surrogates fit in none.
@@ -72,13 +74,20 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.FAILED
     except (click.Abort, KeyboardInterrupt):
         return ExitCode.INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click itself exits, with code 1, when a pipe is closed
         _leave_pipe()
         return ExitCode.OK
     except (SessionStoreError, OSError) as error:
         complain(str(error))
         return code_of(error)
     return result if isinstance(result, int) else ExitCode.OK
+
+
+def _open_standard_streams() -> None:
+    """Open those that whoever started us has closed: the next file opened, a log, would be taken for one of them."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - until the end
 
 
 def _leave_pipe() -> None:

@@ -110,11 +110,12 @@ def test_without_the_extra_it_says_how_to_install_it(missing: str, tmp_path: Pat
     assert result.stdout == ""
 
 
-def test_a_reader_that_has_enough_ends_it_quietly(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", ["show many --full", "show many --raw", "export many --format md"])
+def test_a_reader_that_has_enough_ends_it_quietly(tmp_path: Path, arguments: str) -> None:
     """`sessionstore show ... | head -1` is no error."""
-    many(100).save(tmp_path)
+    many(300).save(tmp_path)
     process = subprocess.Popen(
-        [str(COMMAND), "--root", str(tmp_path), "show", "many", "--full"],
+        [str(COMMAND), "--root", str(tmp_path), *arguments.split()],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
     )  # fmt: skip
     assert process.stdout is not None
@@ -124,6 +125,15 @@ def test_a_reader_that_has_enough_ends_it_quietly(tmp_path: Path) -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(timeout=60) == 0
+
+
+@pytest.mark.parametrize("arguments", ["ls", "show demo", "export demo --format md", "verify demo", "show none"])
+def test_closed_standard_streams_are_no_crash(tmp_path: Path, arguments: str) -> None:
+    """Without standard input, output and error the exit code still says what happened."""
+    demo().save(tmp_path)
+    line = f"exec {COMMAND} --root {tmp_path} {arguments} <&- >&- 2>&-"
+    done = subprocess.run(["/bin/sh", "-c", line], check=False, env=environment())
+    assert done.returncode == (66 if "none" in arguments else 0)
 
 
 def test_an_encoding_without_the_characters_is_no_crash(tmp_path: Path) -> None:

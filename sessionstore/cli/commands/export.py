@@ -17,6 +17,7 @@ from sessionstore.cli.context import (
     inspect_session,
     load_transcript,
     open_store,
+    root_of,
     root_option,
     run_async,
     session_argument,
@@ -70,6 +71,7 @@ def export(
             return await inspect_session(store, session_id)
 
     inspection = run_async(work())
+    _refuse_place(output, root_of(context))
     terminal = output is None and sys.stdout.isatty()
     pieces = _pieces(inspection, form, minor=minor, secrets=secrets, results=hide_results, terminal=terminal)
     with _opened(output, force=force) as file:
@@ -113,13 +115,30 @@ def _header(header: dict[str, Json], *, secrets: bool) -> dict[str, Json]:
     return {key: redact_text(value) if secrets and isinstance(value, str) else value for key, value in header.items()}
 
 
+def _refuse_place(output: Path | None, root: Path) -> None:
+    """Refuse to write where sessions are: an export would replace a log, or lie beside one as if it belonged there."""
+    if output is None or str(output) == "-":
+        return
+    place, sessions = output.parent.resolve() / output.name, root.resolve()
+    # <root>/<project>/<session>/<file>, and deeper in the trash.
+    if place.is_relative_to(sessions) and len(place.relative_to(sessions).parts) > 2:
+        raise click.UsageError(f"{output} lies among the sessions in {root}; choose another place")
+
+
 @contextlib.contextmanager
 def _opened(output: Path | None, *, force: bool) -> Generator[BinaryIO]:
-    """Where to write.  A file appears whole or not at all, and replaces another only when asked to."""
+    """Where to write.  A file appears whole or not at all, and replaces another only when asked to.
+
+    A device or a pipe is written to and never replaced.
+    """
     if output is None or str(output) == "-":
         sys.stdout.flush()
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
+        return
+    if output.exists() and not output.is_file():
+        with output.open("wb") as file:
+            yield file
         return
     if output.exists() and not force:
         raise click.UsageError(f"{output} exists; --force overwrites it")

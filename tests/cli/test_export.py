@@ -1,0 +1,42 @@
+"""Where an export may write, and what it never touches."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sessionstore.cli.codes import ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.cli.conftest import Result
+
+DEMO = "demo-0198c0de"
+
+
+@pytest.mark.parametrize("name", ["session.jsonl", "session.lock", "notes.md"])
+def test_export_never_writes_among_the_sessions(run: Callable[..., Result], root: Path, name: str) -> None:
+    """Not over the log with --force either, nor beside it; directly below the root it may."""
+    (log,) = root.glob("*/*/session.jsonl")
+    before = log.read_bytes()
+    result = run("export", DEMO, "--format", "md", "-o", str(log.with_name(name)), "--force")
+    assert (result.code, log.read_bytes()) == (ExitCode.USAGE, before)
+    assert os.listdir(log.parent) == ["session.jsonl"]
+    assert run("export", DEMO, "--format", "md", "-o", str(root / "notes.md")).code == 0
+
+
+def test_export_writes_into_a_pipe_and_leaves_it(run: Callable[..., Result], tmp_path: Path) -> None:
+    """What is no file is written to, never replaced by one: /dev/null stays what it is."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert run("export", DEMO, "--format", "md", "-o", str(pipe), "--force").code == 0
+        assert os.read(reader, 100).startswith(b"# Fix the hanging test")
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
