@@ -128,6 +128,7 @@ def unbury(files: Files, root: str, buried: Buried, project: str) -> None:
     """Move a session back to the directory *project* of the root; durable on return.
 
     Raises:
+        SessionNotFoundError: it is not in the trash any more.
         StorageError: it stays in the trash; something of that name may be there again.
     """
     parent = os.path.join(root, project)
@@ -140,7 +141,14 @@ def unbury(files: Files, root: str, buried: Buried, project: str) -> None:
     with storage_errors("restore", path=target, session_id=buried.entry.id, hint=hint):
         ensure_directories(files, root, parent)
         # An empty directory in the way is replaced; one with anything in it belongs to somebody and stops this.
-        files.rename(buried.directory, target)
+        try:
+            files.rename(buried.directory, target)
+        except FileNotFoundError as error:
+            if _is_there(files, buried.directory):
+                raise
+            # Another one brought it back, or emptied the trash, a moment ago.
+            trash = os.path.join(root, TRASH)
+            raise SessionNotFoundError(buried.entry.id, where=trash, in_trash=True) from error
         files.sync_directory(parent)
         place = os.path.dirname(buried.directory)
         files.sync_directory(place)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from sessionstore import SessionNotFoundError, SessionStore, StorageError, TrashEntry
+from sessionstore.backends.files import OsFiles
+from sessionstore.backends.jsonl import JsonlBackend
 from tests.recovery import logs
 from tests.unit.jsonl_places import put
 
@@ -108,3 +110,21 @@ async def test_what_cannot_be_a_lock_is_not_called_a_writer(tmp_path: Path, kind
                 await call
         assert (await store.verify("s1")).exit_code == 0
         assert (await store.fork("s1", child_id="child")).seq == 23
+
+
+async def test_of_two_that_restore_a_session_one_is_told_that_it_is_gone(tmp_path: Path) -> None:
+    """Whoever comes second by a moment gets the documented error, not one about the disk."""
+
+    class Overtaken(OsFiles):
+        """Another process restores the session right before this one does."""
+
+        def rename(self, source: str, target: str) -> None:
+            super().rename(source, target)
+            super().rename(source, target)
+
+    put(str(tmp_path), "s1", WHOLE)
+    entry = await JsonlBackend(tmp_path).delete("s1")
+    with pytest.raises(SessionNotFoundError, match="trash"):
+        await JsonlBackend(tmp_path, files=Overtaken()).restore(entry)
+    async with SessionStore(tmp_path) as store:
+        assert (await store.verify("s1")).exit_code == 0
