@@ -37,8 +37,10 @@ __all__ = [
     "SessionPaths",
     "decode_segment",
     "encode_id",
+    "is_at_home",
     "is_temp_name",
     "lock_name",
+    "names_of",
     "project_name",
     "quarantine_name",
     "session_paths",
@@ -57,6 +59,7 @@ TRASH: Final = ".trash"
 
 _MAX_PROJECT: Final = 251  # with the four dashes around it: the 255 bytes that file systems allow
 _MAX_SEGMENT: Final = 200
+_MAX_NAME: Final = 255  # what file systems allow
 _KEPT_OF_LONG: Final = 160
 _HASH_MARK: Final = "~~"  # an escape always has a digit after its "~", so no short name holds this
 _TEMP_PREFIX: Final = "session.tmp-"
@@ -108,15 +111,28 @@ def encode_id(session_id: str) -> str:
     return segment[:_KEPT_OF_LONG] + _HASH_MARK + _digest(session_id)
 
 
+def names_of(session_id: str) -> tuple[str, ...]:
+    """The names that the directory of a stored session may have: ours first.
+
+    Where ours is shortened, the reference implementation still writes the whole name as long as a file system takes it.
+
+    Raises:
+        InvalidEventError: the id is empty.
+    """
+    own = encode_id(session_id)
+    whole = _escape(session_id) if _HASH_MARK in own else own
+    return (own,) if whole == own or len(whole) > _MAX_NAME else (own, whole)
+
+
 def decode_segment(segment: str) -> str | None:
-    """The id whose directory is named *segment*; ``None`` when it was shortened or is no name of ours."""
+    """The id whose directory is named *segment*; ``None`` when it was shortened or is no name of a session."""
     if segment and segment not in {".", ".."} and len(segment) <= _MAX_SEGMENT and _SPECIAL.search(segment) is None:
         return segment  # most names are ids as they are
     text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), segment)
     if not text:
         return None
     session_id = _join_surrogates(text)
-    return session_id if encode_id(session_id) == segment else None
+    return session_id if segment in names_of(session_id) else None
 
 
 def session_paths(root: str, session_id: str, cwd: str | None) -> SessionPaths:
@@ -128,6 +144,12 @@ def session_paths(root: str, session_id: str, cwd: str | None) -> SessionPaths:
     project = os.path.join(root, project_name(cwd))
     directory = os.path.join(project, encode_id(session_id))
     return SessionPaths(root, project, directory, os.path.join(directory, LOCK_NAME))
+
+
+def is_at_home(paths: SessionPaths, session_id: str, cwd: str | None) -> bool:
+    """Whether *paths* are where a session of that id and *cwd* belongs, under any of its names."""
+    project, name = os.path.split(paths.directory)
+    return project == os.path.join(paths.root, project_name(cwd)) and name in names_of(session_id)
 
 
 def lock_name(directory: str) -> str:

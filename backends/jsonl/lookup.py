@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from sessionstore.backends.files import FileStat, storage_errors
-from sessionstore.backends.paths import LOCK_NAME, LOG_NAMES, Compression, SessionPaths, encode_id
+from sessionstore.backends.paths import LOCK_NAME, LOG_NAMES, Compression, SessionPaths, names_of
 from sessionstore.errors import DuplicateSessionError, SessionNotFoundError, StorageError
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ def find_session(files: Files, root: str, session_id: str, *, any_encoding: bool
     """
     if not session_id:
         raise SessionNotFoundError(session_id, where=root)
-    segments = [encode_id(session_id)]
+    names: list[tuple[str, ...]] = [names_of(session_id)]
     if _SHORTENED.match(session_id):
-        segments.append(session_id)
+        names.append((session_id,))
     projects = project_directories(files, root)
-    for segment in segments:
-        found = _find(files, root, projects, segment, session_id)
+    for segments in names:
+        found = _find(files, root, projects, segments, session_id)
         places = {each.paths.directory if any_encoding else each.log for each in found}
         if len(places) > 1:
             raise DuplicateSessionError(session_id, paths=[each.log for each in found])
@@ -113,12 +113,13 @@ def find_session(files: Files, root: str, session_id: str, *, any_encoding: bool
     raise SessionNotFoundError(session_id, where=root)
 
 
-def _find(files: Files, root: str, projects: list[str], segment: str, session_id: str) -> list[Found]:
+def _find(files: Files, root: str, projects: list[str], segments: tuple[str, ...], session_id: str) -> list[Found]:
     found: list[Found] = []
     unreadable: tuple[str, OSError] | None = None
     for project in projects:
         try:
-            found += _session_at(files, root, project, segment)
+            for segment in segments:
+                found += _session_at(files, root, project, segment)
         except OSError as error:
             unreadable = (os.path.join(root, project), error)
     # Two names of one log are one session; the name without links on the way counts.

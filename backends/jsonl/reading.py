@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from sessionstore.backends.files import FileStat, Identity, read_chunks, storage_errors
 from sessionstore.backends.jsonl.frames import FrameReader
 from sessionstore.backends.jsonl.index import Checkpoint, tail_digest
-from sessionstore.backends.paths import session_paths
+from sessionstore.backends.paths import is_at_home, session_paths
 from sessionstore.chunks import parse_row
 from sessionstore.errors import InvalidEventError, UnsupportedFormatError
 from sessionstore.events import Event
@@ -134,7 +134,7 @@ def _check_place(files: Files, found: Found, session_id: str, scan: ScanResult) 
         message, path = f"the header names session {header.id!r}, looked for {session_id!r}", "$.id"
     else:
         paths = session_paths(found.paths.root, header.id, header.cwd)
-        if paths.directory == found.paths.directory or _is_same(
+        if is_at_home(found.paths, header.id, header.cwd) or _is_same(
             files, paths.log(found.compression), found.stat.identity
         ):
             return scan

@@ -26,7 +26,7 @@ from sessionstore.backends.jsonl.publish import make_durable, remove_temp_names
 from sessionstore.backends.jsonl.reading import open_log
 from sessionstore.backends.jsonl.whole import TooLargeError, begins_with, read_decoded
 from sessionstore.backends.jsonl.writer import JsonlWriter
-from sessionstore.backends.paths import NO_CWD, decode_segment, project_name, session_paths, temp_name
+from sessionstore.backends.paths import NO_CWD, decode_segment, is_at_home, project_name, session_paths, temp_name
 from sessionstore.errors import (
     ConcurrentWriteError,
     InvalidEventError,
@@ -117,7 +117,7 @@ def own_paths(place: Place, found: Found, plan: SalvagePlan) -> SessionPaths:
     if plan.header is None or plan.refusal is not None:
         return found.paths
     own = session_paths(place.root, plan.header.id, plan.header.cwd)
-    if own.directory == found.paths.directory:
+    if is_at_home(found.paths, plan.header.id, plan.header.cwd):
         return found.paths
     with contextlib.suppress(OSError):
         if place.files.stat(own.directory) == place.files.stat(found.paths.directory):

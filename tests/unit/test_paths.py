@@ -16,6 +16,7 @@ from sessionstore.backends.paths import (
     encode_id,
     is_temp_name,
     lock_name,
+    names_of,
     project_name,
     quarantine_name,
     session_paths,
@@ -148,7 +149,18 @@ def test_a_directory_name_gives_back_its_id(session_id: str) -> None:
 def test_a_name_that_is_not_ours_gives_no_id(segment: str) -> None:
     """Only a name that encoding would make is decoded."""
     found = decode_segment(segment)
-    assert found is None or encode_id(found) == segment
+    assert found is None or segment in names_of(found)
+
+
+@pytest.mark.parametrize(
+    ("session_id", "whole"),
+    [("a" * 200, 200), ("a" * 201, 201), ("é" * 51, 255), ("é" * 51 + "a", None), ("a" * 300, None)],
+)
+def test_a_long_name_that_the_reference_writes_gives_back_its_id(session_id: str, whole: int | None) -> None:
+    """It does not shorten; where a file system takes the whole name, a session may lie under it."""
+    *_, last = names_of(session_id)
+    assert (len(last) if whole else last) == (whole or encode_id(session_id))
+    assert decode_segment(last) == (session_id if whole else None)
 
 
 def test_the_files_of_a_session() -> None:
