@@ -11,7 +11,7 @@ from sessionstore.backends.base import WriterPresence
 from sessionstore.eventlog import Events
 from sessionstore.events import Event
 from sessionstore.header import Header
-from sessionstore.history import DerivedMessage
+from sessionstore.history import DerivedMessage, History
 from sessionstore.progress import last_turn
 from sessionstore.recovery.findings import Finding, Verdict
 from sessionstore.recovery.plan import plan_repair
@@ -59,21 +59,37 @@ class Inspection(Struct, frozen=True, kw_only=True):
         return self._derive()
 
 
+class _Messages:
+    """The history at one moment, derived when it is asked for, and once."""
+
+    def __init__(self, session_id: str, events: Events, surface: InspectedSurface) -> None:
+        self._of = (session_id, events, surface)
+        self._history = History(session_id, events.__getitem__)
+
+    def __call__(self) -> list[DerivedMessage]:
+        surface = self._of[2]
+        return self._history.messages(surface.nodes, surface.replace_generation)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_Messages, self._of)  # what was derived already may hold mappings that do not travel
+
+
 def inspect_live(session: StoredSession, location: str | None) -> Inspection:
     """The inspection of a session that is open in this process."""
-    messages = tuple(session.derive_messages())
+    events = session.events
+    surface = InspectedSurface(tuple(session.surface.nodes), session.surface.replace_generation)
     return Inspection(
         id=session.id,
         header=session.header,
-        events=session.events,
-        surface=InspectedSurface(tuple(session.surface.nodes), session.surface.replace_generation),
+        events=events,
+        surface=surface,
         verdict=Verdict.INTERRUPTED if last_turn(session._log)[1] else Verdict.CLEAN,
         findings=(),
         writer="live",
         closers=(),
         location=location,
         durable_seq=session.durable_seq,
-        _derive=lambda: list(messages),
+        _derive=_Messages(session.id, events, surface),
     )
 
 
@@ -86,16 +102,18 @@ def inspect_stored(session_id: str, stored: Stored, clock: Clock) -> Inspection:
     # A session of its own, which nobody else sees: the log of a scan belongs to whoever asked for it.
     header = Session(session_id).header if scan.header is None else scan.header
     session = Session._adopt(header, scan.log, scan.surface, closers=closers, clock=clock)
+    events = session.events
+    surface = InspectedSurface(tuple(session.surface.nodes), session.surface.replace_generation)
     return Inspection(
         id=session_id,
         header=scan.header,
-        events=session.events,
-        surface=InspectedSurface(tuple(session.surface.nodes), session.surface.replace_generation),
+        events=events,
+        surface=surface,
         verdict=scan.verdict,
         findings=scan.findings,
         writer=stored.writer,
         closers=closers,
         location=stored.location,
         durable_seq=durable_seq,
-        _derive=session.derive_messages,
+        _derive=_Messages(header.id, events, surface),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -256,6 +257,25 @@ async def test_a_live_session_is_inspected_as_it_is_in_memory() -> None:
         assert seen.derive_messages() == session.derive_messages() != []
         session.append("user/message", {**USER, "id": "n"}, surface_op="append")
         assert (len(seen.events), seen.surface.nodes, len(seen.derive_messages())) == (2, (1,), 1)
+
+
+async def test_an_inspection_travels_to_another_process() -> None:
+    """Pickled it says the same, of a live session and of a stored one, after its history was asked for too."""
+    backend = FlakyBackend()
+    async with store_over(backend) as store:
+        session = await store.create("s")
+        session.append("turn/start", {"turn": 1})
+        session.append("user/message", USER, surface_op="append")
+        live = await store.inspect("s")
+        await session.dispose()
+        stored = await store.inspect("s")
+    for seen in (live, stored):
+        for _ in range(2):
+            back = pickle.loads(pickle.dumps(seen))
+            assert back.derive_messages() == seen.derive_messages() == session.derive_messages() != []
+            assert list(back.events) == list(seen.events)
+            fields = set(seen.__struct_fields__) - {"_derive"}
+            assert all(getattr(back, name) == getattr(seen, name) for name in fields)
 
 
 async def test_a_stored_session_is_inspected_as_a_resume_would_give_it() -> None:
