@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from sessionstore.drafts import Content, JsonLike, draft_message
 from sessionstore.errors import InvariantError, PendingLimitError, StoreClosedError, WrongThreadError
+from sessionstore.lossless import encode
 from sessionstore.progress import last_turn
 from sessionstore.recovery.format import TURN_END, TURN_START
 from sessionstore.tasks import raise_all
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Failures", "Recorder"]
 
+_REST_OF_A_TURN: Final = 1024  # bytes, generously: the boundaries of a turn, and what an event has beside its payload
 _HOST: Final = {"kind": "plugin", "plugin": "host"}
 
 
@@ -74,12 +76,28 @@ class Recorder:
             self.place("user/message", message)
             return
         turn = self.next_turn()
+        self._ask_for_room(message)
         trigger = {"kind": "injection", "source": message["source"]}
         self.session.append(TURN_START, {"turn": turn, "trigger": trigger})
         failures = Failures()
-        failures.note(lambda: self.session.append("user/message", message, surface_op="append"))
-        failures.note(lambda: self.session.append(TURN_END, {"turn": turn, "reason": {"kind": "completed"}}))
+        end = {"turn": turn, "reason": {"kind": "completed"}}
+        try:
+            failures.note(lambda: self.session.append("user/message", message, surface_op="append"))
+        except PendingLimitError:
+            self.session.append(TURN_END, end)  # much smaller: it has room where one message alone is too large
+            raise
+        failures.note(lambda: self.session.append(TURN_END, end))
         failures.raise_them()
+
+    def _ask_for_room(self, message: dict[str, Json]) -> None:
+        """Refuse a turn of its own for *message* before it is begun, where it would not fit as a whole.
+
+        Raises:
+            PendingLimitError, StoreClosedError.
+        """
+        sink = self.session._sink
+        if sink is not None:
+            sink.admit(len(encode(message)) + _REST_OF_A_TURN)
 
     def message(self, content: Content | JsonLike, source: JsonLike | None, id: str | None) -> dict[str, Json]:
         """The payload of a user-role message, as :func:`draft_message`, with a new id where none is given."""

@@ -37,6 +37,17 @@ class StoredSession(Session):
     _report: RepairReport | None
     _disposed: bool
 
+    if not TYPE_CHECKING:  # a type checker knows all attributes
+
+        def __getattr__(self, name: str) -> object:
+            """Only for what is missing: the store behind a session that none has made."""
+            if name in {"_behind", "_report", "_recorder", "_disposed"}:
+                raise TypeError(
+                    "this StoredSession has no store: create, resume and fork of a SessionStore make them; "
+                    "a session without a store is Session(id)"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
     def _attach(
         self,
         behind: WriteBehind,

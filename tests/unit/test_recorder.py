@@ -23,6 +23,7 @@ from sessionstore import (
     Stop,
     StorageError,
     StoreClosedError,
+    StoredSession,
     TextBlock,
     TextDelta,
     TokenUsage,
@@ -39,7 +40,7 @@ from tests.store.test_lifecycle import store_over
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from sessionstore import Step, StoredSession, Turn
+    from sessionstore import Step, Turn
 
 MODEL = {"kind": "model", "provider": "p", "model": "m"}
 
@@ -568,6 +569,42 @@ def test_a_full_queue_is_flushed_to_close_a_turn() -> None:
 
     session = record(scenario, max_pending_bytes=2000)
     assert types_of(session)[-1] == "turn/end"
+
+
+@pytest.mark.parametrize("size", [50, 5000])
+def test_an_injection_that_finds_no_room_leaves_no_turn_open(size: int) -> None:
+    """In strict mode a message is a turn of its own: all of it or nothing, where it would fit alone too."""
+    backend = FlakyBackend()
+
+    async def scenario(session: StoredSession) -> None:
+        backend.failure = no_space()
+        with pytest.raises(PendingLimitError):
+            for _ in range(1000):
+                session.inject("x" * size)
+        assert not last_turn(session._log)[1]
+        backend.failure = None
+        await session.flush()
+        session.inject("x")
+
+    session = record(scenario, backend, max_pending_bytes=4000, invariants="strict")
+    assert types_of(session)[-3:] == ["turn/start", "user/message", "turn/end"]
+    assert not last_turn(session._log)[1]
+
+
+def test_a_session_that_no_store_made_says_so() -> None:
+    """What needs a store says what to do; what does not works."""
+    session = StoredSession("x")
+    session.append("test/event", {"n": 1})
+    acts: tuple[Callable[[], Any], ...] = (
+        session.turn, lambda: session.inject("x"), lambda: session.durable_seq, lambda: session.recovery,
+        lambda: session.persistence_error, lambda: run(session.flush()), lambda: run(session.dispose()),
+        lambda: session.disposed,
+    )  # fmt: skip
+    for act in acts:
+        with pytest.raises(TypeError, match="has no store: create, resume and fork"):
+            act()
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        session.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_a_cancellation_during_the_last_flush_is_not_swallowed() -> None:
