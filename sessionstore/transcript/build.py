@@ -178,6 +178,7 @@ class TranscriptBuilder:
         elif kind != "completed":
             entry.flags.append("interrupted")
         self._turn = None
+        self._tools.end_turn(recovered=kind == "interrupted")
 
     def _step_start(self, event: Event, data: _Data) -> None:
         self._close_step(event.time)

@@ -95,7 +95,7 @@ def _entry(entry: Entry, turn: Turn | None, zone: tzinfo | None) -> Iterator[str
     elif entry.kind == "turn-end":
         yield f"{anchor}*{_ending(entry)}{_turn_facts(turn)}*"
     elif entry.kind == "tool" and entry.tool is not None:
-        yield from _tool(entry.tool, anchor, recovered=entry.has("recovered"))
+        yield from _tool(entry.tool, anchor, closed=entry.closed_by)
     elif entry.kind == "todo":
         yield f"{anchor}**{_inline(entry.label)}**"
         yield ""
@@ -200,7 +200,7 @@ def _escaped(parts: list[str]) -> Iterator[str]:
             yield part  # with its ticks; the group after it is the ticks alone
 
 
-def _tool(tool: ToolUse, anchor: str, *, recovered: bool) -> Iterator[str]:
+def _tool(tool: ToolUse, anchor: str, *, closed: str) -> Iterator[str]:
     words = {
         "ok": "ok",
         "error": "✗ failed",
@@ -214,8 +214,8 @@ def _tool(tool: ToolUse, anchor: str, *, recovered: bool) -> Iterator[str]:
         facts.append(tool.error)
     if tool.duration is not None:
         facts.append(duration(tool.duration))
-    if recovered:
-        facts.append("closed by recovery")
+    if closed:
+        facts.append(closed)
     if tool.pruned_seq is not None:
         facts.append(f"result pruned from the context at event {tool.pruned_seq}")
     facts_line = html.escape(visible(" · ".join(facts)))
@@ -227,7 +227,7 @@ def _tool(tool: ToolUse, anchor: str, *, recovered: bool) -> Iterator[str]:
         yield from _fenced(fragment.text, "")
     for child in tool.children:
         yield ""
-        yield from _tool(child, "", recovered=False)
+        yield from _tool(child, "", closed="")
     yield ""
     yield "</details>"
 

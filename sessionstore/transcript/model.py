@@ -66,8 +66,8 @@ class Fragment(Struct, rename="camel", omit_defaults=True, frozen=True):
 class ToolUse(Struct, rename="camel", omit_defaults=True):
     """One tool call and what came of it.
 
-    ``arguments`` is the raw JSON text the model wrote.  ``outcome``: ``unknown`` and ``not-started`` are what a
-    recovery wrote for calls that a crash left open; ``running`` had no result yet; ``unanswered`` never got one.
+    ``arguments`` is the raw JSON text the model wrote.  ``outcome``: ``unknown`` and ``not-started`` are what was
+    written for calls that a crash, a cancellation or a failure left open; ``running`` had no result yet; ``unanswered`` never got one.
     """
 
     call_id: str
@@ -102,7 +102,8 @@ class Entry(Struct, rename="camel", omit_defaults=True):
     ``seq`` is the event it stands for; ``first_seq`` (where it was streamed) and ``last_seq`` are the first and last
     event that it covers.  ``speaker`` is who speaks, for
     assistants the model.  ``label`` and ``note`` are for notices and turn boundaries.  ``flags``: ``partial`` (the
-    stream broke off before the message), ``interrupted``, ``recovered`` (written by a recovery), ``lost`` (stands
+    stream broke off before the message), ``interrupted``, ``recovered`` (written by a recovery), ``closed`` (a
+    call without a result, answered for it when its turn was cancelled, failed or was repaired), ``lost`` (stands
     for events that are gone), ``summary`` (replaces earlier messages), ``hidden`` (shadowed by a later summary),
     ``inherited`` (copied from the parent of a fork), ``minor`` (only of interest to who looks for it).
     """
@@ -130,6 +131,13 @@ class Entry(Struct, rename="camel", omit_defaults=True):
     def has(self, flag: str) -> bool:
         """Whether *flag* is set."""
         return flag in self.flags
+
+    @property
+    def closed_by(self) -> str:
+        """How a call came to an answer that no tool gave; empty where a tool did, or nobody."""
+        if self.has("recovered"):
+            return "closed by recovery"
+        return "closed without a result" if self.has("closed") else ""
 
 
 class Span(Struct, rename="camel", omit_defaults=True):

@@ -105,7 +105,7 @@ def entry_lines(entry: Entry, view: View, turn: Turn | None = None) -> Iterator[
         yield from _turn_end(entry, turn, tail)
     elif entry.kind == "tool" and entry.tool is not None:
         yield Line("")
-        yield from _tool(entry.tool, view, tail, 2, recovered=entry.has("recovered"))
+        yield from _tool(entry.tool, view, tail, 2, closed=entry.closed_by)
     elif entry.kind == "todo":
         yield Line("")
         yield Line(one_line(entry.label), "dim", 2, tail)
@@ -152,7 +152,7 @@ def _fragment(fragment: Fragment, entry: Entry, view: View) -> Iterator[Line]:
         yield Line(f"… {plural(len(lines) - len(shown), 'more line')}", "dim", 2)
 
 
-def _tool(tool: ToolUse, view: View, tail: str, indent: int, *, recovered: bool) -> Iterator[Line]:
+def _tool(tool: ToolUse, view: View, tail: str, indent: int, *, closed: str) -> Iterator[Line]:
     words: dict[str, tuple[str, Style]] = {
         "ok": ("ok", "ok"),
         "error": ("failed", "error"),
@@ -167,8 +167,8 @@ def _tool(tool: ToolUse, view: View, tail: str, indent: int, *, recovered: bool)
         facts.append(one_line(tool.error, 60))
     if tool.duration is not None:
         facts.append(duration(tool.duration))
-    if recovered:
-        facts.append("closed by recovery")
+    if closed:
+        facts.append(closed)
     if tool.pruned_seq is not None:
         facts.append("result pruned from the context")
     folded = "" if view.full else f" {one_line(tool.arguments, 300)}"
@@ -180,7 +180,7 @@ def _tool(tool: ToolUse, view: View, tail: str, indent: int, *, recovered: bool)
     yield from _result(tool, view, indent + 2)
     for child in tool.children:
         seq = child.call_seq if child.call_seq is not None else child.result_seq
-        yield from _tool(child, view, "" if seq is None else f"#{seq}", indent + 2, recovered=False)
+        yield from _tool(child, view, "" if seq is None else f"#{seq}", indent + 2, closed="")
 
 
 def _result(tool: ToolUse, view: View, indent: int) -> Iterator[Line]:

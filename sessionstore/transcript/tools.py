@@ -31,6 +31,7 @@ class ToolBook:
         self._open: dict[str, Entry] = {}
         self._last: dict[str, Entry] = {}
         self._subcalls: dict[str, ToolUse] = {}
+        self._answered: list[Entry] = []  # in this turn, with a result that no tool gave
 
     def __contains__(self, call_id: str) -> bool:
         return call_id in self._open
@@ -60,6 +61,13 @@ class ToolBook:
         tool.outcome = _RECOVERED.get(result.error or "", plain)
         if result.recovered:
             entry.flags.append("recovered")
+            self._answered.append(entry)
+
+    def end_turn(self, *, recovered: bool) -> None:
+        """The turn is over.  Unless a recovery ended it, its calls without a result were answered by a living writer."""
+        for entry in self._answered if not recovered else ():
+            entry.flags = ["closed" if flag == "recovered" else flag for flag in entry.flags]
+        self._answered.clear()
 
     def prune(self, call_id: str, seq: int) -> None:
         """The result of a call was shortened for the model by the event *seq*."""

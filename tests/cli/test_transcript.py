@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sessionstore import Event, decode_storage_record
+from sessionstore import Event, SessionStore, decode_storage_record
 from sessionstore.errors import SessionStoreError
 from sessionstore.header import parse_header
 from sessionstore.transcript import Usage, build_transcript
@@ -22,6 +24,8 @@ from tests.cli.logs import Log, demo
 from tests.paths import NO_REAL_LOGS, REAL_LOGS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sessionstore.transcript import Entry, Transcript
 
 HEADER = {"config": {"provider": "example", "model": "m"}}
@@ -67,6 +71,31 @@ def test_tools_say_how_they_ended() -> None:
     assert outcomes == {"call-1": "ok", "call-2": "error", "call-3": "ok", "call-4": "unknown", "call-5": "not-started"}
     assert tool(transcript, "call-4").has("recovered")
     assert not tool(transcript, "call-2").has("recovered")
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, ValueError])
+async def test_a_call_that_a_living_process_gave_up_was_closed_by_no_recovery(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    """The recorder answers it with the words of a recovery; the transcript tells them apart by the turn's end."""
+    blocks = [{"type": "tool-call", "id": each, "name": "sh", "arguments": "{}"} for each in ("ran", "waits")]
+    source = {"kind": "model", "provider": "p", "model": "m"}
+    async with SessionStore(tmp_path) as store:
+        session = await store.create("s")
+        with suppress(error):
+            async with session.turn() as turn, turn.step() as step:
+                step.message({"content": blocks, "source": source})
+                await step.call("ran", "sh", "{}")
+                raise error
+        transcript = build_transcript("s", session.events)
+    for call_id, outcome in (("ran", "unknown"), ("waits", "not-started")):
+        entry = tool(transcript, call_id)
+        assert entry.tool is not None
+        assert (entry.tool.outcome, entry.closed_by) == (outcome, "closed without a result")
+    for lines in (render_markdown(transcript), (line.text for line in render_text(transcript, View()))):
+        shown = "\n".join(lines)
+        assert shown.count("closed without a result") == 2
+        assert "recovery" not in shown
 
 
 def test_tokens_are_the_usage_of_all_attempts() -> None:
