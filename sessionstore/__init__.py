@@ -5,13 +5,27 @@
 ``await session.flush()`` returns when it is on the disk.
 """
 
-from sessionstore.backends.base import ANY, Page, RepairReport, SalvageReport, SessionInfo, TrashEntry
+from sessionstore.backends.base import (
+    ANY,
+    AnyCwd,
+    Backend,
+    Page,
+    RepairReport,
+    SalvageReport,
+    SessionInfo,
+    SessionStatus,
+    TrashEntry,
+    WriterPresence,
+)
 from sessionstore.chunks import decode_storage_record, pack_chunk_runs
+from sessionstore.clock import Clock
+from sessionstore.drafts import Content, JsonLike
 from sessionstore.errors import (
     ConcurrentWriteError,
     DamagedLogError,
     DuplicateSessionError,
     FollowError,
+    ForkCode,
     ForkError,
     InvalidEventError,
     InvariantError,
@@ -26,29 +40,50 @@ from sessionstore.errors import (
     WrongThreadError,
 )
 from sessionstore.eventlog import Events
-from sessionstore.events import Event, Replace
+from sessionstore.events import (
+    Event,
+    Payload,
+    Replace,
+    SurfaceOp,
+)
 from sessionstore.header import Header
-from sessionstore.history import derive_event_message, fold_request_context, fold_request_header
-from sessionstore.inspection import Inspection
-from sessionstore.invariants import InvariantTrace
+from sessionstore.history import (
+    DerivedMessage,
+    derive_event_message,
+    fold_request_context,
+    fold_request_header,
+)
+from sessionstore.inspection import (
+    InspectedSurface,
+    Inspection,
+)
+from sessionstore.invariants import (
+    InvariantMode,
+    InvariantTrace,
+)
+from sessionstore.lossless import Json
 from sessionstore.messages import (
     AbortedFinish,
     AssistantMessage,
     BlockEnd,
     BlockStart,
+    ContentBlock,
     ErrorFinish,
     FinishChunk,
+    FinishReason,
     ImageAttachment,
     ImageBlock,
     ImageDimensions,
     LlmFailure,
     MaxTokensFinish,
     Message,
+    MessageSource,
     ModelSource,
     PluginSource,
     ReasoningBlock,
     ReasoningDelta,
     Stop,
+    StreamChunk,
     TextBlock,
     TextDelta,
     TokenUsage,
@@ -63,15 +98,37 @@ from sessionstore.messages import (
     UserMessage,
     UserSource,
 )
+from sessionstore.opening import OnDamage
+from sessionstore.payloads import TurnEndReason, TurnTrigger
 from sessionstore.recorder import Step, Turn
 from sessionstore.recovery.closers import interrupted_turn_closers
-from sessionstore.recovery.findings import Finding, Verdict
-from sessionstore.recovery.salvage_plan import MadeEvent, Quarantined, SalvageFork
+from sessionstore.recovery.findings import (
+    Finding,
+    Verdict,
+)
+from sessionstore.recovery.findings import (
+    Kind as FindingKind,
+)
+from sessionstore.recovery.salvage_plan import (
+    HeaderFate,
+    MadeEvent,
+    Quarantined,
+    SalvageFork,
+)
 from sessionstore.recovery.scan import LogScanner, ScanResult, scan_log
-from sessionstore.session import Session
+from sessionstore.session import (
+    Checker,
+    Observer,
+    Session,
+)
 from sessionstore.store import SessionStore, StoreStats
 from sessionstore.stored import StoredSession
-from sessionstore.surface import Replacement, SurfaceFold, fold_surface
+from sessionstore.surface import (
+    Replacement,
+    SurfaceFold,
+    SurfaceView,
+    fold_surface,
+)
 from sessionstore.verification import Deviation, VerifyReport
 from sessionstore.vocabulary import (
     AbortCause,
@@ -107,6 +164,7 @@ from sessionstore.vocabulary import (
     TurnEnd,
     TurnStart,
 )
+from sessionstore.writebehind import Durability
 
 __all__ = [
     "ANY",
@@ -114,18 +172,26 @@ __all__ = [
     "Aborted",
     "AbortedFinish",
     "AdapterDefaults",
+    "AnyCwd",
     "AssistantChunk",
     "AssistantMessage",
     "AssistantMessageEvent",
+    "Backend",
     "BlockEnd",
     "BlockStart",
     "Blocked",
+    "Checker",
+    "Clock",
     "Completed",
     "ConcurrentWriteError",
+    "Content",
+    "ContentBlock",
     "DamagedLogError",
+    "DerivedMessage",
     "Deviation",
     "Disposed",
     "DuplicateSessionError",
+    "Durability",
     "EndSeed",
     "EpochHeader",
     "ErrorFinish",
@@ -134,19 +200,27 @@ __all__ = [
     "EventTypes",
     "Events",
     "Finding",
+    "FindingKind",
     "FinishChunk",
+    "FinishReason",
     "FollowError",
+    "ForkCode",
     "ForkError",
     "Header",
+    "HeaderFate",
     "ImageAttachment",
     "ImageBlock",
     "ImageDimensions",
     "InjectionTrigger",
+    "InspectedSurface",
     "Inspection",
     "Interrupted",
     "InvalidEventError",
     "InvariantError",
+    "InvariantMode",
     "InvariantTrace",
+    "Json",
+    "JsonLike",
     "LlmCallConfig",
     "LlmFailure",
     "LogScanner",
@@ -154,9 +228,13 @@ __all__ = [
     "MaxTokens",
     "MaxTokensFinish",
     "Message",
+    "MessageSource",
     "MessageTrigger",
     "ModelSource",
+    "Observer",
+    "OnDamage",
     "Page",
+    "Payload",
     "PendingLimitError",
     "PluginSource",
     "Quarantined",
@@ -177,6 +255,7 @@ __all__ = [
     "SessionInfo",
     "SessionLockedError",
     "SessionNotFoundError",
+    "SessionStatus",
     "SessionStore",
     "SessionStoreError",
     "SteeringMessage",
@@ -188,7 +267,10 @@ __all__ = [
     "StoreClosedError",
     "StoreStats",
     "StoredSession",
+    "StreamChunk",
     "SurfaceFold",
+    "SurfaceOp",
+    "SurfaceView",
     "TextBlock",
     "TextDelta",
     "TodoItem",
@@ -207,7 +289,9 @@ __all__ = [
     "TrashEntry",
     "Turn",
     "TurnEnd",
+    "TurnEndReason",
     "TurnStart",
+    "TurnTrigger",
     "Unknown",
     "UnsupportedFormatError",
     "UsageChunk",
@@ -215,6 +299,7 @@ __all__ = [
     "UserSource",
     "Verdict",
     "VerifyReport",
+    "WriterPresence",
     "WrongThreadError",
     "decode_storage_record",
     "derive_event_message",
