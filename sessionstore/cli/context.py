@@ -33,6 +33,7 @@ __all__ = [
     "inspect_session",
     "json_option",
     "load_transcript",
+    "not_empty",
     "open_store",
     "resolve",
     "root_of",
@@ -53,6 +54,28 @@ def default_root() -> Path:
     return platformdirs.user_data_path("sessionstore", appauthor=False) / "sessions"
 
 
+def not_empty(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """The callback of an option whose empty text is a mistake, of a variable that was not set, say.
+
+    Raises:
+        click.BadParameter: it is empty.
+    """
+    if value == "":
+        raise click.BadParameter("it is empty")
+    return value
+
+
+class _Folder(click.Path):
+    """A folder.  An empty name would be the current one, which nobody means."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        if value == "":
+            self.fail("it is empty; the current folder is '.'", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def _note_root(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
     if value is not None:
         context.meta[_ROOT] = value
@@ -62,7 +85,7 @@ def root_option(function: _F) -> _F:
     """``--root``, which may stand before and after the name of a command."""
     return click.option(
         "--root",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=_Folder(file_okay=False, path_type=Path),
         callback=_note_root,
         expose_value=False,
         help="Folder of the sessions (else $SESSIONSTORE_ROOT, else the user's data folder).",

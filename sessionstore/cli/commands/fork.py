@@ -7,6 +7,7 @@ import click
 from sessionstore.cli.context import (
     example,
     json_option,
+    not_empty,
     open_store,
     resolve,
     root_option,
@@ -25,7 +26,9 @@ __all__ = ["fork"]
 @click.option(
     "--at", "boundary", type=click.IntRange(min=0), metavar="SEQ", help="The last event to copy (default: all)."
 )
-@click.option("--id", "child_id", metavar="NEW", help="The id of the new session (default: a new one).")
+@click.option(
+    "--id", "child_id", metavar="NEW", callback=not_empty, help="The id of the new session (default: a new one)."
+)
 @json_option
 @root_option
 @click.pass_context

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sessionstore import ANY, SessionInfo, SessionStore, SessionStoreError
-from sessionstore.cli.context import example, json_option, open_store, root_option, run_async, short_ids
+from sessionstore.cli.context import example, json_option, not_empty, open_store, root_option, run_async, short_ids
 from sessionstore.cli.terminal import complain, emit_json, out, tracked
 from sessionstore.transcript.stats import count
 from sessionstore.transcript.units import moment, size
@@ -31,7 +31,7 @@ _WIDE = 90
     short_help="List sessions, newest activity first.",
     epilog=example("sessionstore ls --cwd . --limit 10", "sessionstore ls --json | jq '.sessions[].id'"),
 )
-@click.option("--cwd", metavar="DIR", help="Only sessions of this working directory.")
+@click.option("--cwd", metavar="DIR", callback=not_empty, help="Only sessions of this working directory.")
 @click.option("--no-cwd", is_flag=True, help="Only sessions without a working directory.")
 @click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Rows on a page.")
 @click.option("--all", "everything", is_flag=True, help="All rows, without pages.")

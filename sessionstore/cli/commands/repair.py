@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,7 @@ from sessionstore.cli.commands.verify import finding_dict
 from sessionstore.cli.context import (
     example,
     json_option,
+    not_empty,
     open_store,
     resolve,
     root_option,
@@ -32,7 +34,9 @@ __all__ = ["repair"]
 )
 @session_argument
 @click.option("--apply", "apply_", is_flag=True, help="Carry the plan out; else it is only shown.")
-@click.option("--cwd", metavar="DIR", help="The working directory of a session whose header is lost.")
+@click.option(
+    "--cwd", metavar="DIR", callback=not_empty, help="The working directory of a session whose header is lost."
+)
 @json_option
 @root_option
 @click.pass_context
@@ -47,12 +51,13 @@ def repair(context: click.Context, *, session_id: str, apply_: bool, cwd: str | 
                2 it would repair a damaged or invalid log
                3 it cannot be repaired
     """  # noqa: D301  # click looks for the control character
+    wanted = None if cwd is None else os.path.abspath(cwd)  # noqa: PTH100  # links are not followed
 
     async def work() -> SalvageReport:
         async with open_store(context) as store:
             found = (await resolve(store, session_id)).id
             with waiting("Repairing" if apply_ else "Planning"):
-                return await store.repair(found, dry_run=not apply_, cwd=cwd)
+                return await store.repair(found, dry_run=not apply_, cwd=wanted)
 
     report = run_async(work())
     if as_json:
