@@ -8,7 +8,6 @@ becomes ``recovery/lost``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -16,7 +15,7 @@ from msgspec import Struct
 from sessionstore.chunks import ROW_TYPES
 from sessionstore.errors import InvalidEventError, UnsupportedFormatError
 from sessionstore.events import Event
-from sessionstore.recovery.closers import PendingCall, payload_of
+from sessionstore.recovery.closers import payload_of
 from sessionstore.recovery.format import TURN_END, TURN_START
 from sessionstore.recovery.salvage_made import (
     Need,
@@ -25,16 +24,17 @@ from sessionstore.recovery.salvage_made import (
     lost_event,
     lost_message,
     lost_result,
-    made_assistant,
     made_result,
 )
+from sessionstore.recovery.salvage_needs import Gap, Needs
 from sessionstore.recovery.salvage_plan import MadeEvent, Quarantined
 from sessionstore.recovery.salvage_state import Ahead, Progress, call_of
 from sessionstore.seeds import check_seed_event
 from sessionstore.surface import Change, Surface
 
 if TYPE_CHECKING:
-    from sessionstore.lossless import Json
+    from collections.abc import Iterator, Sequence
+
     from sessionstore.recovery.salvage_find import Junk, Piece
 
 __all__ = ["MAX_LOST", "MAX_LOST_WITHOUT_BYTES", "Mended", "RefusedError", "mend"]
@@ -47,7 +47,6 @@ MAX_LOST_WITHOUT_BYTES: Final = 1_000
 
 _ROUNDS: Final = 8
 _TRUSTING_ROUNDS: Final = 3
-_UNANSWERED: Final = "its call was not answered in what is left"
 _UNANSWERED_LEFT: Final = "a call that it asks for is not answered in what is left"
 
 
@@ -63,16 +62,6 @@ class Mended(Struct):
     kept: int
     made: list[MadeEvent]
     quarantined: list[Quarantined]
-
-
-class _Gap(Struct, frozen=True):
-    """A hole: the seqs from *start* to *stop*, the bytes that were there, and why it is one."""
-
-    start: int
-    stop: int
-    offset: int
-    length: int
-    reason: str
 
 
 def mend(pieces: Sequence[Piece], junk: Junk, *, created_at: int, begin: int, mixed: bool = False) -> Mended:
@@ -122,7 +111,7 @@ class _Mender:
         self._junk = junk
         self._at = begin  # the byte behind the last record
         self._mixed = mixed
-        self._ahead: Ahead | None = Ahead(pieces, self._distrusted) if mixed else None
+        self._ahead: Ahead | None = None
         self._state = Progress(created_at)
         self._state.dirty = mixed
         self._surface = Surface()
@@ -186,7 +175,13 @@ class _Mender:
         """Whether the damage took the call of this result away; where nothing is lost it was like that before."""
         if not self._state.dirty or call_of(payload_of(event)) in self._state.calls:
             return False
-        return self._ahead is None or not self._ahead.is_replaced(event.seq)
+        return not self._known_ahead().is_replaced(event.seq)
+
+    def _known_ahead(self) -> Ahead:
+        """What is to come; looked at only when something is lost."""
+        if self._ahead is None:
+            self._ahead = Ahead(self._pieces, self._distrusted)
+        return self._ahead
 
     def _commit(self, event: Event, change: Change | None) -> None:
         if change is not None:
@@ -212,7 +207,7 @@ class _Mender:
         if piece.type == "tool/result" and self._state.suspects is not None:
             self._state.suspects[call_of(payload_of(Event.stored(piece.line, piece.seq))) or ""] = None
         self._result.quarantined.append(Quarantined(piece.offset, piece.length, reason))
-        gap = _Gap(piece.seq, piece.next, piece.offset, piece.length, reason)
+        gap = Gap(piece.seq, piece.next, piece.offset, piece.length, reason)
         self._pass(piece)
         self._count(gap, piece.length)
         self._fill(gap, index + 1, remake=remake)
@@ -225,16 +220,16 @@ class _Mender:
 
     # Holes
 
-    def _gap_before(self, piece: Piece, expected: int) -> _Gap:
+    def _gap_before(self, piece: Piece, expected: int) -> Gap:
         length = max(piece.offset - self._at, 0)
         lost = self._junk.lost_between(self._at, piece.offset)
-        gap = _Gap(expected, piece.seq, min(self._at, piece.offset), length, "lost with damaged bytes")
+        gap = Gap(expected, piece.seq, min(self._at, piece.offset), length, "lost with damaged bytes")
         if not lost:
-            gap = _Gap(expected, piece.seq, self._at, 0, "missing from the log")
+            gap = Gap(expected, piece.seq, self._at, 0, "missing from the log")
         self._count(gap, lost)
         return gap
 
-    def _count(self, gap: _Gap, lost: int) -> None:
+    def _count(self, gap: Gap, lost: int) -> None:
         """Count what is lost against the limits."""
         count = gap.stop - gap.start
         self._lost += count
@@ -247,17 +242,16 @@ class _Mender:
         if self._lost > MAX_LOST:
             raise RefusedError(f"more than {MAX_LOST} events are lost, seen at seq {gap.start}")
 
-    def _fill(self, gap: _Gap, index: int, *, remake: bool = True) -> None:
-        if self._ahead is None:
-            self._ahead = Ahead(self._pieces, self._distrusted)
+    def _fill(self, gap: Gap, index: int, *, remake: bool = True) -> None:
         self._state.lose()
-        named = [seq for seq in range(gap.start, gap.stop) if seq in self._ahead.named]
+        ahead = self._known_ahead()
+        named = [seq for seq in range(gap.start, gap.stop) if seq in ahead.named]
         room = gap.stop - gap.start - len(named)
-        before, after = self._needs(gap, index, self._ahead) if remake else ([], [])
+        before, after = Needs(self._state, ahead).of(gap, index) if remake else ([], [])
         before, after = fitting(before, after, room)
         for seq in range(gap.start, gap.stop):
-            if seq in self._ahead.named:
-                self._put(seq, gap, self._node(self._ahead.named[seq]))
+            if seq in ahead.named:
+                self._put(seq, gap, self._node(ahead.named[seq]))
                 continue
             if before:
                 self._put(seq, gap, before.pop(0))
@@ -266,9 +260,9 @@ class _Mender:
             else:
                 self._put(seq, gap, None)
             room -= 1
-        self._state.suspect(self._ahead, gap.stop)  # also for a message that was made here
+        self._state.suspect(ahead, gap.stop)  # also for a message that was made here
 
-    def _put(self, seq: int, gap: _Gap, need: Need | None) -> None:
+    def _put(self, seq: int, gap: Gap, need: Need | None) -> None:
         event = None if need is None else need.make(seq)
         if need is None or event is None or not self._is_good(event):
             event, reason = lost_event(seq, self._state.time, gap.reason, gap.offset, gap.length), gap.reason
@@ -292,118 +286,6 @@ class _Mender:
             return lost_result(seq, self._state.time, replacement)
 
         return Need(0, make, "a later replacement names it")
-
-    # What a hole has to hold
-
-    def _needs(self, gap: _Gap, index: int, ahead: Ahead) -> tuple[list[Need], list[Need]]:
-        """What has to stand at the beginning of the hole, and what at its end."""
-        state = self._state
-        turn, step = state.work.turn, state.work.step
-        found = ahead.look(index, state.calls)
-        moves = found.known and (found.turn, found.step) != (turn, step)
-        ends_turn = found.known and turn is not None and found.turn != turn
-        ends_step = step is not None and (ends_turn or (moves and found.step != step))
-        before: list[Need] = []
-        after: list[Need] = []
-        silent = ahead.is_under(gap.start, gap.stop)
-        calls = [call for call in found.calls if ahead.can_answer(str(call.get("callId")), gap.stop, index + 1)]
-        if turn is not None or state.calls:
-            before += self._lost_answers(gap, ahead, turn or state.asked_turn)
-        if turn is not None and step is not None and not silent:
-            ends = ends_step or found.ends
-            before += self._lost_message(gap, ahead, [] if ends_step else calls, (turn, step), ends=ends)
-        if ends_step and turn is not None and step is not None:
-            before.append(self._boundary("step/end", turn, step))
-        if ends_turn and turn is not None:
-            before.append(self._boundary(TURN_END, turn))
-        if moves and found.turn is not None and found.turn != turn:
-            after.append(self._boundary(TURN_START, found.turn))
-        if moves and found.turn is not None and found.step is not None:
-            after.append(self._boundary("step/start", found.turn, found.step))
-            if calls and not silent:
-                after += self._message(gap, ahead, [], calls, (found.turn, found.step))
-        return before, after
-
-    def _lost_answers(self, gap: _Gap, ahead: Ahead, turn: int) -> list[Need]:
-        """The answers to calls that are not to come any more, as long as the calls stay in the history."""
-        state = self._state
-        suspects = state.suspect(ahead, gap.stop)
-        if ahead.is_replaced(state.asked_at):
-            return []
-        needs: list[Need] = []
-        answered: list[str] = []
-        for call_id in suspects:
-            if call_id not in state.calls:
-                answered.append(call_id)
-            elif len(needs) < gap.stop - gap.start:
-                needs.append(self._answer(state.calls[call_id], turn))
-            else:
-                break
-        for call_id in answered:
-            del suspects[call_id]
-        return needs
-
-    def _lost_message(
-        self, gap: _Gap, ahead: Ahead, calls: list[Mapping[str, Json]], place: tuple[int, int], *, ends: bool
-    ) -> list[Need]:
-        """The message of the open step, if it was lost here."""
-        state = self._state
-        if len(state.calls) > len(state.suspect(ahead, gap.stop)):
-            return []  # the calls of the message before it are still being answered
-        blocks = [state.blocks[key] for key in sorted(state.blocks)] if ends or calls else []
-        if not calls and (not blocks or state.has_message):
-            return []
-        return self._message(gap, ahead, blocks, calls, place)
-
-    def _message(
-        self, gap: _Gap, ahead: Ahead, blocks: list[Json], calls: list[Mapping[str, Json]], place: tuple[int, int]
-    ) -> list[Need]:
-        state = self._state
-        turn, step = place
-        asked: dict[Json, None] = {  # in order
-            block.get("id"): None
-            for block in blocks
-            if isinstance(block, Mapping) and block.get("type") == "tool-call" and isinstance(block.get("id"), str)
-        }
-        if any(ahead.is_moot(str(call_id), gap.stop) for call_id in asked):
-            return []  # the message that asked was replaced together with the answers
-        content = list(blocks)
-        for call in calls:
-            if call.get("callId") not in asked:
-                name, arguments = call.get("name"), call.get("arguments")
-                content.append({"type": "tool-call", "id": call.get("callId"), "name": name, "arguments": arguments})
-                asked[call.get("callId")] = None
-
-        def make(seq: int) -> Event:
-            return made_assistant(
-                seq, state.time, content, state.sources() if blocks else [], turn=turn, step=step, origin=state.origin
-            )
-
-        what = "assembled from the blocks that were streamed" if blocks else "the calls that it asked for are recorded"
-        needs = [Need(1, make, what)]
-        recorded = {str(call.get("callId")) for call in calls}
-        lost = [
-            call_id
-            for call_id in asked
-            if isinstance(call_id, str) and call_id not in recorded and not ahead.answers(call_id, gap.stop)
-        ]
-        return [*needs, *(self._answer(PendingCall(call_id, step), turn) for call_id in lost)]
-
-    def _answer(self, call: PendingCall, turn: int) -> Need:
-        return Need(0, lambda seq: made_result(seq, self._state.time, call, turn=turn), _UNANSWERED)
-
-    def _boundary(self, type_: str, turn: int, step: int | None = None) -> Need:
-        state = self._state
-
-        def make(seq: int) -> Event | None:
-            # No turn begins or ends between a call and its answer.
-            ahead = self._ahead if type_ in (TURN_START, TURN_END) else None
-            if ahead is not None and any(ahead.answers(call_id, seq) for call_id in state.calls):
-                return None
-            return boundary(type_, seq, state.time, turn, step)
-
-        # Without its beginning a turn is not closed at the end of the log.
-        return Need(2 if type_ == TURN_START else 3, make, "what stands around it says so")
 
     # The end
 

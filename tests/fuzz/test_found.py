@@ -165,3 +165,11 @@ def test_only_the_last_message_is_answered_at_the_end() -> None:
         [logs.assistant(8, calls=("c",)), summary, logs.step("start", 11, step=2), logs.assistant(17, step=2)]
     )
     assert "tool/result" not in types(plan).values()
+
+
+def test_an_answer_under_a_summary_stays_where_no_seq_is_missing() -> None:
+    """Bytes are lost but no seq: the answer whose call is gone is in nobody's way, as a summary replaced it."""
+    op = {"op": "replace", "start": 3, "end": 3}
+    summary = logs.user(4, "summary", surfaceOp=op, sourceEventSeqs=[3])
+    plan = repaired([*BEGIN, b"\xff\n", logs.event("my/plugin", 2, 0), logs.result(3, "c"), summary, logs.turn_end(5)])
+    assert not plan.made
