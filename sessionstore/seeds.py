@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from sessionstore.errors import InvalidEventError, UnsupportedFormatError
 from sessionstore.legacy import RETIRED_MESSAGES, legacy_message
 from sessionstore.lossless import decode
-from sessionstore.vocabulary import RETIRED_TYPES, SURFACE_TYPES, decode_payload, retired_form
+from sessionstore.vocabulary import (
+    RETIRED_TYPES,
+    ROW_NAME,
+    ROW_NAMES,
+    SURFACE_TYPES,
+    decode_payload,
+    retired_form,
+)
 
 if TYPE_CHECKING:
     from sessionstore.events import Event
@@ -20,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_seed_event"]
 
-_CHECKED: Final = SURFACE_TYPES | RETIRED_TYPES | RETIRED_MESSAGES | {"request/header"}
+_CHECKED: Final = SURFACE_TYPES | RETIRED_TYPES | RETIRED_MESSAGES | ROW_NAMES | {"request/header"}
 
 
 def check_seed_event(event: Event) -> None:
@@ -36,6 +43,8 @@ def check_seed_event(event: Event) -> None:
     if name in RETIRED_MESSAGES:
         _refuse_marker(event)
         return
+    if name in ROW_NAMES:
+        raise InvalidEventError(ROW_NAME, event_type=name, seq=event.seq)
     raw = event.data_json
     retired = retired_form(name, raw)
     if retired is not None:

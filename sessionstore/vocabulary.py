@@ -63,6 +63,8 @@ if TYPE_CHECKING:
 __all__ = [
     "PAYLOADS",
     "RETIRED_TYPES",
+    "ROW_NAME",
+    "ROW_NAMES",
     "SURFACE_TYPES",
     "TYPE_OF",
     "AbortCause",
@@ -133,6 +135,9 @@ TYPE_OF: Final[Mapping[type[Struct], str]] = MappingProxyType({cls: name for nam
 RETIRED_TYPES: Final = frozenset({"request/header-delta", "mode/set"})
 """Types of old logs that no reader of this version can replay."""
 
+ROW_NAMES: Final = frozenset({"text-chunks", "reasoning-chunks", "tool-call-chunks"})
+"""What packed rows have in the place of a type: a line of such a type is read as a row, so no event may have it."""
+
 SURFACE_TYPES: Final = frozenset({"user/message", "assistant/message", "tool/result", "steering/message"})
 """The types whose events produce messages."""
 
@@ -174,7 +179,7 @@ class EventTypes:
             raise TypeError(f"an event type is a str, got {type.__class__.__name__}")
         if not _is_struct(struct):
             raise TypeError(f"payloads are read as a class made from msgspec.Struct, got {struct!r}")
-        if not type or type in PAYLOADS or type in RETIRED_TYPES or type in self._types:
+        if not type or type in PAYLOADS or type in RETIRED_TYPES or type in ROW_NAMES or type in self._types:
             raise ValueError(f"event type {type!r} is taken; a plugin's types begin with its own name")
         if struct in TYPE_OF or struct in self._names:
             raise ValueError(f"{struct.__name__} is the payload of another event type")
@@ -255,7 +260,8 @@ def validate_payload(type: str, raw: bytes, types: EventTypes | None = None) -> 
     carried as they are.
 
     Raises:
-        InvalidEventError: a retired form, or a core type's payload of another shape; ``path`` says where.
+        InvalidEventError: a retired form, a packed row's name, or a core type's payload of another shape; ``path``
+            says where.
     """
     if type in PAYLOADS:
         retired = retired_form(type, raw)
@@ -264,6 +270,8 @@ def validate_payload(type: str, raw: bytes, types: EventTypes | None = None) -> 
         raise InvalidEventError(retired, event_type=type, path="$.reason")
     if type in RETIRED_TYPES:
         raise InvalidEventError(_RETIRED, event_type=type)
+    if type in ROW_NAMES:
+        raise InvalidEventError(ROW_NAME, event_type=type)
     if types is not None and type in types:
         try:
             return types.decode(type, raw)
@@ -297,6 +305,7 @@ def encode_payload(value: Struct, types: EventTypes | None = None) -> tuple[str,
     return name, raw, validate_payload(name, raw, types)
 
 
+ROW_NAME: Final = "the name of a packed row, which no event may have as its type"
 _RETIRED: Final = "a retired form of old logs, which this version neither reads nor writes"
 
 

@@ -9,10 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import Struct
 
-from sessionstore import DamagedLogError, InvalidEventError, Session, SessionStore, UnsupportedFormatError, Verdict
+from sessionstore import (
+    DamagedLogError,
+    Event,
+    EventTypes,
+    InvalidEventError,
+    Session,
+    SessionStore,
+    UnsupportedFormatError,
+    Verdict,
+)
+from sessionstore.chunks import ROW_TYPES
 from sessionstore.recovery.salvage import salvage
 from sessionstore.recovery.scan import LogScanner, scan_log
+from sessionstore.vocabulary import ROW_NAMES
 from tests.recovery import logs
 from tests.recovery.salvage_checker import check_salvaged, history_faults, joined
 from tests.unit.jsonl_places import put
@@ -22,6 +34,12 @@ if TYPE_CHECKING:
 
 CLOSED = logs.closed_log()
 WHOLE = b"".join(CLOSED)
+
+
+class Note(Struct, frozen=True):
+    """A payload of a plugin."""
+
+
 RESUMABLE = {Verdict.CLEAN, Verdict.INTERRUPTED, Verdict.TORN}
 
 
@@ -328,6 +346,41 @@ def test_there_is_no_width_at_which_seqs_break(start: int) -> None:
 
 
 # Kinds of events
+
+
+@pytest.mark.parametrize("name", sorted(ROW_TYPES))
+def test_no_event_has_the_name_of_a_packed_row_as_its_type(name: str) -> None:
+    """A load would read it as a row: neither append nor a seed nor a registration takes it."""
+    assert ROW_TYPES.keys() == ROW_NAMES
+    session = Session("s1")
+    with pytest.raises(InvalidEventError, match="packed row"):
+        session.append(name, {"turn": 1})
+    assert session.seq == 0
+    event = Event.from_dict({"type": name, "seq": 0, "time": 1, "data": {}})
+    with pytest.raises(InvalidEventError, match="packed row"):
+        Session("s1", seed=[event])
+    with pytest.raises(ValueError, match="taken"):
+        EventTypes().register(name, Note)
+
+
+@pytest.mark.parametrize(
+    "name", ["session", "", "a\nb", "\ud800", "text-chunks ", "turn/end/", "__proto__", "x" * 9999]
+)
+async def test_any_other_type_that_append_takes_is_loaded(tmp_path: Path, name: str) -> None:
+    """What append accepts, load accepts, beside damage too."""
+    async with SessionStore(tmp_path) as store:
+        session = await store.create("s1")
+        for seq, kind in enumerate([name, "my/note", name]):
+            assert session.append(kind, {"type": name, "seq": 0}).seq == seq
+        session.append("turn/end", {"turn": 1, "reason": {"kind": "completed"}})
+        expected = [event.to_json() for event in session.events]
+    path = store.locate("s1")
+    assert path is not None
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([*lines[:2], b"\xff", *lines[2:]]))
+    async with SessionStore(tmp_path) as store:
+        session = await store.resume("s1", on_damage="salvage")
+        assert [event.to_json() for event in session.events] == expected
 
 
 def test_unknown_events_are_kept_byte_for_byte() -> None:
