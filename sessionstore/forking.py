@@ -17,7 +17,7 @@ from sessionstore.stored import StoredSession
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sessionstore.backends.base import Backend
+    from sessionstore.backends.base import Backend, Stored
     from sessionstore.clock import Clock
     from sessionstore.eventlog import EventLog
     from sessionstore.options import Options
@@ -40,13 +40,24 @@ async def fork_session(
     except SessionExistsError as error:
         raise id_is_taken(child) from error
     live = registry.live.get(source) if isinstance(source, str) else source
+    stored = None
     if live is None:
-        parent, log = await read_source(backend, str(source), has_boundary=boundary is not None, clock=options.clock)
+        stored = await read_source(backend, str(source), has_boundary=boundary is not None, clock=options.clock)
+        parent, log = _header_of(stored, str(source)), stored.scan.log
     elif isinstance(source, str) or registry.is_open(live):
         parent, log = live.header, live._log
     else:
         raise ForkError("SESSION_NOT_LIVE", "it is not open in this store", session_id=source.id)
-    header, scan = await copy_prefix(log, parent, child, boundary, created_at=now, types=options.types)
+    try:
+        header, scan = await copy_prefix(log, parent, child, boundary, created_at=now, types=options.types)
+    except DamagedLogError as error:
+        if stored is None or not stored.scan.findings:
+            raise
+        # Lines and bytes of the log that there is, not of the copy that nobody has seen.
+        found = stored.scan
+        raise DamagedLogError(
+            error.session_id, path=stored.location, verdict=found.verdict, findings=found.findings
+        ) from None
     session = StoredSession._adopt(header, scan.log, scan.surface, clock=options.clock)
     if session.seq:
         session._untake(0)  # nothing of it is stored yet
@@ -68,10 +79,8 @@ def id_is_taken(child: str) -> ForkError:
     return ForkError("SESSION_ALREADY_EXISTS", "the child's id is taken", session_id=child)
 
 
-async def read_source(
-    backend: Backend, session_id: str, *, has_boundary: bool, clock: Clock
-) -> tuple[Header, EventLog]:
-    """Header and log of a stored session that is to be forked, read as an inspection reads it.
+async def read_source(backend: Backend, session_id: str, *, has_boundary: bool, clock: Clock) -> Stored:
+    """A stored session that is to be forked, read as an inspection reads it.  Its header is there.
 
     Raises:
         ForkError: ``SESSION_NOT_FOUND``.
@@ -82,13 +91,19 @@ async def read_source(
         stored = await backend.read(session_id)
     except SessionNotFoundError as error:
         raise ForkError("SESSION_NOT_FOUND", "there is no such session", session_id=session_id) from error
-    header = stored.scan.header
-    if header is None or not has_boundary or stored.scan.verdict not in {Verdict.DAMAGED, Verdict.INVALID}:
+    scan = stored.scan
+    if scan.header is None or not has_boundary or scan.verdict not in {Verdict.DAMAGED, Verdict.INVALID}:
         refuse_bad_log(session_id, stored)
-    if header is None:  # no verdict that passes lacks one
-        raise SessionStoreError(f"session {session_id!r} was read without a header")
+    _header_of(stored, session_id)
     await settle(inspect_stored, session_id, stored, clock)  # puts the closers into the log
-    return header, stored.scan.log
+    return stored
+
+
+def _header_of(stored: Stored, session_id: str) -> Header:
+    """The header of what was read.  Raises SessionStoreError, though no verdict that may be forked lacks one."""
+    if stored.scan.header is None:
+        raise SessionStoreError(f"session {session_id!r} was read without a header")
+    return stored.scan.header
 
 
 async def copy_prefix(

@@ -409,3 +409,15 @@ async def test_an_empty_log_is_told_and_never_taken_for_worthless(
         assert "repair" not in str(caught.value)
         assert advice in (await store.verify("s1")).advice
         assert (await store.delete("s1")).bytes == len(data)
+
+
+async def test_a_fork_of_a_bad_log_names_the_place_in_that_log(tmp_path: Path) -> None:
+    """With a boundary as without: the file, and the line and byte at which it is bad."""
+    path = put(str(tmp_path), "s1", WHOLE.replace(b'"id":"m1"', b'"id":""'))
+    async with SessionStore(tmp_path) as store:
+        for boundary in (None, 16):
+            with pytest.raises(DamagedLogError) as caught:
+                await store.fork("s1", boundary)
+            (finding,) = caught.value.findings
+            assert (caught.value.path, caught.value.verdict) == (path, "invalid")
+            assert (finding.line, finding.offset) == (3, len(b"".join(CLOSED[:2])))
