@@ -283,10 +283,16 @@ def _is_there(files: Files, path: str) -> bool:
 
 def _remove_tree(files: Files, path: str) -> None:
     """Remove a directory and everything in it; a symbolic link in it is removed, not followed."""
-    for name in files.listdir(path):
-        each = os.path.join(path, name)
-        if files.stat(each).kind == "directory":
-            _remove_tree(files, each)
+    pending = [path]  # not the call stack: whatever lies beside a log may be nested deeper than that
+    while pending:
+        inner: list[str] = []
+        for name in files.listdir(pending[-1]):
+            each = os.path.join(pending[-1], name)
+            if files.stat(each).kind == "directory":
+                inner.append(each)
+            else:
+                files.unlink(each)
+        if inner:
+            pending += inner
         else:
-            files.unlink(each)
-    files.rmdir(path)
+            files.rmdir(pending.pop())

@@ -128,3 +128,17 @@ async def test_of_two_that_restore_a_session_one_is_told_that_it_is_gone(tmp_pat
         await JsonlBackend(tmp_path, files=Overtaken()).restore(entry)
     async with SessionStore(tmp_path) as store:
         assert (await store.verify("s1")).exit_code == 0
+
+
+async def test_a_trash_of_any_depth_is_emptied(tmp_path: Path) -> None:
+    """What somebody put beside a log may be nested deeper than the interpreter's stack."""
+    log = Path(put(str(tmp_path), "s1", WHOLE))
+    with contextlib.chdir(log.parent):
+        for _ in range(1200):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("file").write_text("x")
+    async with SessionStore(tmp_path) as store:
+        await store.delete("s1")
+        assert await store.empty_trash() == 1
+    assert os.listdir(tmp_path / ".trash") == []
