@@ -186,7 +186,7 @@ def _aside(piece: Piece, reason: str) -> Quarantined:
 
 
 def _fork(branch: _Branch, junk: Junk, parent: Header) -> SalvageFork | None:
-    """The session that a second history becomes; ``None`` where that would be no log."""
+    """The session that a second history becomes; ``None`` where that would be no log, or hold nothing of its own."""
     own = branch.own[0]
     first = own.segment.piece_at(own.start)
     created_at = parent.created_at if first is None else max(Event.stored(first.line, first.seq).time, 0)
@@ -196,6 +196,9 @@ def _fork(branch: _Branch, junk: Junk, parent: Header) -> SalvageFork | None:
         mended = mend(pieces, junk, created_at=parent.created_at, begin=0, mixed=True)
         lines = _checked(header, mended)
     except (RefusedError, InvalidEventError):
+        return None
+    made = {event.seq for event in mended.made}
+    if all(seq in made for part in branch.own for seq in range(part.start, part.stop)):
         return None
     return SalvageFork(id=header.id, divergence=own.start, events=mended.events, made=tuple(mended.made), lines=lines)
 

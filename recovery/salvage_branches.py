@@ -269,9 +269,10 @@ class _Cover:
         return (segment.start == 0 or segment.start in self._end_set) + (segment.end in self._start_set)
 
     def has_place_for(self, segment: Segment) -> bool:
-        """Whether it stands in a hole in front of others."""
+        """Whether it stands in a hole in front of others, or a part of it does."""
         last = self._ends[-1] if self._ends[-1] != segment.end else self._ends[-2]
-        return segment.end < last and not self.touches(segment.start, segment.end, but=segment)
+        ends = (segment.start, segment.end - 1)
+        return segment.end < last and not all(self.touches(seq, seq + 1, but=segment) for seq in ends)
 
 
 class _Best(Struct):

@@ -173,3 +173,22 @@ def test_an_answer_under_a_summary_stays_where_no_seq_is_missing() -> None:
     summary = logs.user(4, "summary", surfaceOp=op, sourceEventSeqs=[3])
     plan = repaired([*BEGIN, b"\xff\n", logs.event("my/plugin", 2, 0), logs.result(3, "c"), summary, logs.turn_end(5)])
     assert not plan.made
+
+
+def test_a_row_that_sticks_out_of_a_broken_event_stays() -> None:
+    """A broken event claims the first seq of a whole row: the row has the place, and no fork is made for the other."""
+    row = logs.row(9, ["a", "b", "c"])
+    broken = b'{"type":"step/end","seq":9,"tyme":1,"data":{"turn":1,"step":1}}\n'
+    before, behind = ([logs.event("my/plugin", seq, None) for seq in seqs] for seqs in (range(2, 9), (17, 18)))
+    plan = repaired([*BEGIN, *before, broken, row, *behind])
+    assert row.rstrip(b"\n") in plan.lines
+    assert not plan.forks
+
+
+def test_a_second_history_of_broken_events_alone_is_no_session() -> None:
+    """What another writer left may hold no whole event: it is kept with the damaged log, not published as a fork."""
+    ours = [logs.event("my/plugin", seq, "ours") for seq in (2, 3, 4, 5)]
+    broken = [b'{"type":"my/plugin","seq":%d,"tyme":1,"data":null}\n' % seq for seq in (2, 3)]
+    plan = repaired([*BEGIN, *broken, *ours])
+    assert plan.kept == 6
+    assert not plan.forks
