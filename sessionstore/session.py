@@ -20,7 +20,7 @@ from msgspec import Struct, UnsetType
 from sessionstore.chunks import read_delta
 from sessionstore.clock import Clock, not_a_time, system_clock
 from sessionstore.deltas import match_delta
-from sessionstore.errors import InvalidEventError, WrongThreadError
+from sessionstore.errors import InvalidEventError, UnsupportedFormatError, WrongThreadError
 from sessionstore.eventlog import EventLog, Events
 from sessionstore.events import DeltaKey, Event, SurfaceOp, render_line
 from sessionstore.header import Header, check_header_id, make_header, parse_header
@@ -260,9 +260,16 @@ class Session:
             )
             return Event(type_, seq, time, line, None, "", self._log.types, payload)
 
-        change = self._surface.check_raw(
-            type_, seq, surface_op, source_event_seqs, candidate=build, event_at=self._event_at
-        )
+        try:
+            change = self._surface.check_raw(
+                type_, seq, surface_op, source_event_seqs, candidate=build, event_at=self._event_at
+            )
+        except UnsupportedFormatError:  # of a log this says which program reads it; here somebody wants to write it
+            raise InvalidEventError(
+                "on the surface this type is a retired form; it takes neither surface_op nor source_event_seqs",
+                event_type=type_,
+                seq=seq,
+            ) from None
         event = build()
         line = event.to_json()
         if len(line) > MAX_EVENT_BYTES:

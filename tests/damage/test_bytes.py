@@ -421,3 +421,14 @@ def test_a_report_never_shows_what_events_say() -> None:
     said = " ".join([*plan.describe(), *(finding.describe() for finding in plan.findings)])
     assert secret not in said
     assert secret not in json.dumps([each.reason for each in plan.quarantined])
+
+
+@pytest.mark.parametrize("name", ["context/message", "prompt/blocked", "my/note"])
+def test_a_marker_on_a_type_that_is_none_of_the_surface_is_an_invalid_event(name: str) -> None:
+    """Also where a log with such an event would be of a retired form: append raises what it documents."""
+    session = Session("s1")
+    with pytest.raises(InvalidEventError, match=name):
+        session.append(name, {}, surface_op="append")
+    with pytest.raises(InvalidEventError, match=name):
+        session.append(name, {}, source_event_seqs=[])
+    assert session.append(name, {}).seq == 0
