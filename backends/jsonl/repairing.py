@@ -229,7 +229,11 @@ def _keep_original(place: Place, found: Found, stat: FileStat, session_id: str) 
     )
     temp = os.path.join(directory, temp_name(secrets.token_hex(8)))
     try:
-        with open_log(files, found, session_id) as (fd, _):
+        with (
+            open_log(files, found, session_id) as (fd, _),
+            # The inner one: a full disk is not a log that cannot be read.
+            storage_errors("keep a copy of the damaged log as", path=path, session_id=session_id),
+        ):
             _write(files, temp, read_chunks(files, fd, 0, stat.size))
         files.rename(temp, path)
     except BaseException:

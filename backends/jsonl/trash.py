@@ -10,6 +10,7 @@ see ``leftovers.py``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,10 @@ __all__ = ["Buried", "bury", "empty_trash", "find_buried", "home_of", "list_tras
 _NOTE_NAME: Final = "note.json"
 _KEY: Final = re.compile(r"(\d{1,16})-(\d{1,6})\Z")
 _MAX_NOTE: Final = 64 * 1024
+_ELSEWHERE: Final = (
+    "nothing was moved: its project directory is on another file system than the root, and deleting is one rename; "
+    "move the session's directory away by hand"
+)
 
 
 class _Note(Struct, frozen=True):
@@ -70,6 +75,10 @@ def bury(files: Files, root: str, found: Found, session_id: str, now: int) -> Tr
             # A rename can be done all the same: a file server's answer can get lost.
             if not (isinstance(error, OSError) and _is_there(files, target)):
                 _remove_empty_place(files, place)
+                if isinstance(error, OSError) and error.errno == errno.EXDEV:
+                    raise StorageError(
+                        "delete", path=found.paths.directory, os_error=error, session_id=session_id, hint=_ELSEWHERE
+                    ) from error
                 raise
         files.sync_directory(place)
         files.sync_directory(found.paths.project)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from sessionstore import SessionNotFoundError, SessionStore, StorageError, TrashEntry
 from sessionstore.backends.files import OsFiles
 from sessionstore.backends.jsonl import JsonlBackend
+from tests.faults import FaultyFiles
 from tests.recovery import logs
 from tests.unit.jsonl_places import put
 
@@ -142,3 +144,38 @@ async def test_a_trash_of_any_depth_is_emptied(tmp_path: Path) -> None:
         await store.delete("s1")
         assert await store.empty_trash() == 1
     assert os.listdir(tmp_path / ".trash") == []
+
+
+async def test_a_project_on_another_device_is_not_deleted_and_the_error_says_what_to_do(tmp_path: Path) -> None:
+    """Nothing is copied across devices: the session stays whole, and no trace of it is in the trash."""
+
+    class Mounted(OsFiles):
+        """The project directory is a mount."""
+
+        def rename(self, source: str, target: str) -> None:
+            if ("--srv-project--" in source) != ("--srv-project--" in target):
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+            super().rename(source, target)
+
+    put(str(tmp_path), "s1", WHOLE)
+    backend = JsonlBackend(tmp_path, files=Mounted())
+    with pytest.raises(StorageError, match="by hand"):
+        await backend.delete("s1")
+    assert list(await backend.trash()) == []
+    assert os.listdir(tmp_path / ".trash") == []
+    async with SessionStore(tmp_path) as store:
+        assert (await store.verify("s1")).exit_code == 0
+
+
+async def test_a_full_disk_is_not_called_a_log_that_cannot_be_read(tmp_path: Path) -> None:
+    """The error of a repair says which file could not be written; the damaged log stays."""
+    path = Path(put(str(tmp_path), "s1", DAMAGED))
+    (path.parent / "session.lock").touch()
+    files = FaultyFiles()
+    async with SessionStore(backend=JsonlBackend(tmp_path, files=files)) as store:
+        files.fail("write", errno.ENOSPC, times=1, skip=1)  # the note in the lock is written first
+        with pytest.raises(StorageError, match=r"keep a copy .*\.damaged-"):
+            await store.repair("s1", dry_run=False)
+        assert path.read_bytes() == DAMAGED
+        files.heal()
+        assert (await store.repair("s1", dry_run=False)).exit_code == 0
