@@ -45,6 +45,8 @@ def keep_bytes(files: Files, fd: int, directory: str, start: int, stop: int) -> 
 def _holds(files: Files, path: str, digest: bytes) -> bool:
     """Whether *path* is a file of these bytes, durable now: whoever wrote it may have crashed before the sync."""
     try:
+        if files.stat(path).kind != "file":
+            return False  # a link or a pipe is replaced by the copy, never followed
         fd = files.open_read(path)
     except FileNotFoundError:
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import socket
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from sessionstore import SessionNotFoundError, SessionStore, StorageError, TrashEntry
 from sessionstore.backends.files import OsFiles
 from sessionstore.backends.jsonl import JsonlBackend
+from sessionstore.backends.paths import quarantine_name
 from tests.faults import FaultyFiles
 from tests.recovery import logs
 from tests.unit.jsonl_places import put
@@ -132,6 +134,7 @@ async def test_of_two_that_restore_a_session_one_is_told_that_it_is_gone(tmp_pat
         assert (await store.verify("s1")).exit_code == 0
 
 
+@pytest.mark.slow
 async def test_a_trash_of_any_depth_is_emptied(tmp_path: Path) -> None:
     """What somebody put beside a log may be nested deeper than the interpreter's stack."""
     log = Path(put(str(tmp_path), "s1", WHOLE))
@@ -179,3 +182,21 @@ async def test_a_full_disk_is_not_called_a_log_that_cannot_be_read(tmp_path: Pat
         assert path.read_bytes() == DAMAGED
         files.heal()
         assert (await store.repair("s1", dry_run=False)).exit_code == 0
+
+
+@pytest.mark.parametrize("kind", ["directory", "pipe", "socket", "link"])
+async def test_what_has_the_name_of_a_quarantine_file_costs_nothing(tmp_path: Path, kind: str) -> None:
+    """A link, a pipe or a socket gives way to the bytes that are kept; a directory stops the cut, and the log stays."""
+    torn = b'{"type":"x'
+    log = Path(put(str(tmp_path), "s1", WHOLE + torn))
+    kept = log.with_name(quarantine_name(len(WHOLE), hashlib.sha256(torn).hexdigest()))
+    plant(kept, kind)
+    async with SessionStore(tmp_path) as store:
+        if kind == "directory":
+            with pytest.raises(StorageError, match="keep the torn end"):
+                await store.resume("s1")
+            assert log.read_bytes() == WHOLE + torn
+        else:
+            assert (await store.resume("s1")).seq == 23
+            assert (log.read_bytes(), kept.read_bytes()) == (WHOLE, torn)
+            assert not kept.is_symlink()
