@@ -82,13 +82,14 @@ def plan_repair_of(
     if reading.scan.verdict in {Verdict.CLEAN, Verdict.UNSUPPORTED, Verdict.EMPTY}:
         return salvage(b"", scan=reading.scan), reading.stat
     try:
-        data, weights, stat = read_decoded(place.files, found, session_id, expected=reading.scan.size)
+        log = read_decoded(place.files, found, session_id, expected=reading.scan.size)
     except TooLargeError as error:
         return _refused(reading, str(error)), reading.stat
     own_id = decode_segment(os.path.basename(found.paths.directory)) or session_id
     if cwd is None and reading.scan.header is None:
         cwd = _cwd_of_siblings(place.files, found.paths)
-    return salvage(data, session_id=own_id, cwd=cwd, scan=reading.scan, weights=weights), stat
+    plan = salvage(log.data, session_id=own_id, cwd=cwd, scan=reading.scan, weights=log.weights)
+    return log.restore(plan), log.stat
 
 
 def _refused(reading: Reading, reason: str) -> SalvagePlan:
