@@ -22,6 +22,7 @@ from sessionstore.recovery.salvage_branches import (
     Path,
     choose_path,
     drop_garbled,
+    overtaken,
     string_together,
     unpack,
 )
@@ -41,6 +42,7 @@ MAX_FORKS: Final = 16
 _REBUILT: Final = "rebuilt"
 _REPEATED: Final = "it only repeats what stands elsewhere in the log"
 _GARBLED: Final = "its seq does not continue the log, and it stands where another seq is missing"
+_OVERTAKEN: Final = "it breaks a rule, and an intact event has its seq"
 _STALE: Final = "closing events of an earlier recovery, overtaken by the real ones"
 _NO_LOG: Final = "a second history that does not make a log of its own"
 _LONE: Final = "a single event of a seq that another one holds; it continues nothing"
@@ -99,7 +101,7 @@ def _plan(found: Found, scan: ScanResult, session_id: str | None, cwd: str | Non
     if found.foreign is not None:
         raise RefusedError(found.foreign.reason)
     extra: list[Quarantined] = []
-    strung = string_together(found.pieces)
+    strung = string_together(_without_overtaken(found))
     extra += [_aside(piece, _REPEATED) for piece in strung.repeats]
     for segment in drop_garbled(strung):
         _lose(found.junk, segment.pieces, _GARBLED)
@@ -115,11 +117,13 @@ def _plan(found: Found, scan: ScanResult, session_id: str | None, cwd: str | Non
     ]
     if found.header is not None and fate != "kept":
         extra.append(Quarantined(found.header.offset, found.header.length, "a header that names another session"))
-    mixed = len(path) > 1 or bool(branches)
+    mixed = len(path) > 1 or bool(rest) or strung.crossed
     mended = mend(pieces, found.junk, created_at=header.created_at, begin=begin, mixed=mixed)
     forks: list[SalvageFork] = []
+    aside = {each.offset for each in mended.quarantined}
     for branch in branches:
-        fork = _fork(branch, found.junk, header)
+        fork, left_out = _fork(branch, found.junk, header)
+        extra += [each for each in left_out if each.offset not in aside]
         if fork is None:
             for part in branch.own:
                 _lose(found.junk, part.segment.cut(part.start, part.stop), _NO_LOG)
@@ -139,6 +143,14 @@ def _plan(found: Found, scan: ScanResult, session_id: str | None, cwd: str | Non
         quarantined=tuple(sorted(set(stretches), key=lambda each: (each.offset, each.length))),
         forks=tuple(forks),
     )
+
+
+def _without_overtaken(found: Found) -> list[Piece]:
+    broken = overtaken(found.pieces)
+    for piece in broken:
+        found.junk.add(piece.offset, piece.length, f"{_OVERTAKEN}: {piece.problem}")
+    gone = {piece.offset for piece in broken}
+    return [piece for piece in found.pieces if piece.offset not in gone]
 
 
 def _drop_far_end(path: Path, junk: Junk) -> None:
@@ -185,8 +197,11 @@ def _aside(piece: Piece, reason: str) -> Quarantined:
     return Quarantined(piece.offset, piece.length, reason)
 
 
-def _fork(branch: _Branch, junk: Junk, parent: Header) -> SalvageFork | None:
-    """The session that a second history becomes; ``None`` where that would be no log, or hold nothing of its own."""
+def _fork(branch: _Branch, junk: Junk, parent: Header) -> tuple[SalvageFork | None, list[Quarantined]]:
+    """The session that a second history becomes, and what is left out of it.
+
+    There is none where that would be no log, or hold nothing of its own.
+    """
     own = branch.own[0]
     first = own.segment.piece_at(own.start)
     created_at = parent.created_at if first is None else max(Event.stored(first.line, first.seq).time, 0)
@@ -196,11 +211,12 @@ def _fork(branch: _Branch, junk: Junk, parent: Header) -> SalvageFork | None:
         mended = mend(pieces, junk, created_at=parent.created_at, begin=0, mixed=True)
         lines = _checked(header, mended)
     except (RefusedError, InvalidEventError):
-        return None
+        return None, []
     made = {event.seq for event in mended.made}
     if all(seq in made for part in branch.own for seq in range(part.start, part.stop)):
-        return None
-    return SalvageFork(id=header.id, divergence=own.start, events=mended.events, made=tuple(mended.made), lines=lines)
+        return None, []
+    fork = SalvageFork(id=header.id, divergence=own.start, events=mended.events, made=tuple(mended.made), lines=lines)
+    return fork, mended.quarantined
 
 
 def _header(

@@ -21,7 +21,18 @@ from sessionstore.recovery.closers import payload_of
 from sessionstore.recovery.format import TURN_END
 from sessionstore.recovery.salvage_find import Piece
 
-__all__ = ["Part", "Path", "Segment", "Strung", "choose_path", "drop_garbled", "split", "string_together", "unpack"]
+__all__ = [
+    "Part",
+    "Path",
+    "Segment",
+    "Strung",
+    "choose_path",
+    "drop_garbled",
+    "overtaken",
+    "split",
+    "string_together",
+    "unpack",
+]
 
 _SEARCHED: Final = 8
 """How many segments a row that overlaps is compared with."""
@@ -109,13 +120,26 @@ Path: TypeAlias = "list[Part]"
 class Strung(Struct):
     """The segments, and the records that are in none because they only repeat others.
 
-    ``homes`` gives for each of ``pieces`` the segment it went to (``None``: repeated).
+    ``homes`` gives for each of ``pieces`` the segment it went to (``None``: repeated).  ``crossed``: a row overlapped
+    what was there, so somebody else may have written it.
     """
 
     segments: list[Segment]
     repeats: list[Piece]
     homes: list[Segment | None]
     pieces: list[Piece]
+    crossed: bool = False
+
+
+def overtaken(pieces: list[Piece]) -> list[Piece]:
+    """The records that are no events and have a seq that an intact one has: they must not stand in its way."""
+    broken = [piece for piece in pieces if piece.problem is not None]
+    if not broken:
+        return []
+    starts = sorted(piece.seq for piece in pieces if piece.problem is None)
+    ends = sorted(piece.next for piece in pieces if piece.problem is None)
+    # The intact ones that begin before the next seq, less those that end before this one.
+    return [piece for piece in broken if bisect_left(starts, piece.next) > bisect_right(ends, piece.seq)]
 
 
 def string_together(pieces: list[Piece]) -> Strung:
@@ -133,6 +157,7 @@ def string_together(pieces: list[Piece]) -> Strung:
             else:
                 segment = _overlapped(strung.segments, piece)
                 if segment is not None:
+                    strung.crossed = True
                     waiting[segment.end].remove(segment)
                     rest = split(piece, segment.end, piece.next) if piece.next > segment.end else []
         if segment is None and rest:
@@ -197,6 +222,7 @@ def drop_garbled(strung: Strung) -> list[Segment]:
     if len(strung.segments) < 2:
         return []
     covered = _Cover(strung.segments)
+    repeated = {piece.line for piece in strung.repeats}  # twice the same digit is wrong less often than once
     garbled: list[Segment] = []
     before = 0
     ahead = _next_of_many(strung)
@@ -205,6 +231,8 @@ def drop_garbled(strung: Strung) -> list[Segment]:
             continue
         if len(segment.pieces) > 1:
             before = strung.pieces[order].next
+        elif segment.pieces[0].line in repeated:
+            continue
         elif ahead[order] is not None and _is_garbled(segment, before, ahead[order] or 0, covered):
             garbled.append(segment)
     gone = set(map(id, garbled))
@@ -233,7 +261,9 @@ def _is_garbled(segment: Segment, before: int, after: int, covered: _Cover) -> b
     if sides == 2:
         return False
     # Where nobody else has its seq it may as well be a record that was moved, unless one digit explains it.
-    return _one_digit_off(piece.seq, before, after) or not (sides == 1 or covered.has_place_for(segment))
+    return _one_digit_off(piece.seq, before, after - piece.count + 1) or not (
+        sides == 1 or covered.has_place_for(segment)
+    )
 
 
 def _one_digit_off(seq: int, before: int, after: int) -> bool:
@@ -254,6 +284,7 @@ class _Cover:
         self._ends = sorted(segment.end for segment in segments)
         self._start_set = set(self._starts)
         self._end_set = set(self._ends)
+        self._alone = _held_once(self._starts, self._ends)
 
     def touches(self, start: int, stop: int, *, but: Segment) -> bool:
         """Whether a segment other than *but* holds one of the seqs from *start* to *stop*."""
@@ -271,8 +302,19 @@ class _Cover:
     def has_place_for(self, segment: Segment) -> bool:
         """Whether it stands in a hole in front of others, or a part of it does."""
         last = self._ends[-1] if self._ends[-1] != segment.end else self._ends[-2]
-        ends = (segment.start, segment.end - 1)
-        return segment.end < last and not all(self.touches(seq, seq + 1, but=segment) for seq in ends)
+        following = bisect_left(self._alone, segment.start)
+        return segment.end < last and following < len(self._alone) and self._alone[following] < segment.end
+
+
+def _held_once(starts: list[int], ends: list[int]) -> list[int]:
+    """Where the stretches of seqs begin that one segment alone holds; *starts* and *ends* are sorted."""
+    found: list[int] = []
+    opened = closed = 0
+    for edge in sorted({*starts, *ends}):
+        opened, closed = bisect_right(starts, edge, opened), bisect_right(ends, edge, closed)
+        if opened - closed == 1:
+            found.append(edge)
+    return found
 
 
 class _Best(Struct):

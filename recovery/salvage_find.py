@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from sessionstore.chunks import ROW_TYPES
+from sessionstore.chunks import ROW_TYPES, line_type
 from sessionstore.errors import InvalidEventError, UnsupportedFormatError
 from sessionstore.events import Event
 from sessionstore.header import Header, parse_header
@@ -48,6 +48,7 @@ class Piece(Struct, gc=False):
     """A record of *count* events from *seq* on, with its place in the damaged log.
 
     ``type`` is that of the event or row.  ``loose``: it was found inside a broken line, which proves less.
+    ``problem`` says what keeps it from being an event, although it has a seq.
     """
 
     seq: int
@@ -57,6 +58,7 @@ class Piece(Struct, gc=False):
     offset: int
     length: int
     loose: bool = False
+    problem: str | None = None
 
     @property
     def next(self) -> int:
@@ -190,8 +192,9 @@ def _read(body: bytes, offset: int, *, loose: bool = False) -> Piece:
     except (InvalidEventError, UnicodeDecodeError):
         pass  # the careful way says what it is
     record = read_record(body)
-    kind = "row" if record.event is None else record.event.type
-    return Piece(record.seq, record.count, kind, body, offset, len(body), loose)
+    kind = line_type(body) or "" if record.event is None else record.event.type
+    problem = None if record.problem is None else record.problem.reason
+    return Piece(record.seq, record.count, kind, body, offset, len(body), loose, problem)
 
 
 def _take_header(found: Found, body: bytes, offset: int, *, first: bool) -> bool:

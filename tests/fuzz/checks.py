@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from sessionstore.backends.jsonl.frames import FrameReader
-from sessionstore.chunks import ROW_TYPES, parse_row
+from sessionstore.chunks import ROW_TYPES, line_type, parse_row
 from sessionstore.recovery.findings import Verdict
 from sessionstore.recovery.lines import EMPTINESS
 from sessionstore.recovery.plan import RepairPlan, plan_repair
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Known", "Outcome", "Sample", "check", "decoded", "joined", "merged"]
 
 RESUMABLE: Final = frozenset({Verdict.CLEAN, Verdict.INTERRUPTED, Verdict.TORN})
-_RECORD: Final = re.compile(r'\{"type":"|(?<=[}\0])\{')
+_RECORD: Final = re.compile(r'\A\{|\{"type":"|(?<=[}\0])\{')
 _scan_json = json.JSONDecoder().raw_decode
 _INTERNAL: Final = "what is left does not make a log"
 
@@ -193,14 +193,19 @@ def _contained(plan: SalvagePlan, size: int) -> bool:
 
 
 def _check_history(known: Known, plan: SalvagePlan, after: ScanResult) -> None:
-    """No fault that the logs did not have.  With an event that was never written nothing can be said."""
+    """No fault that the logs did not have.  With an event that was never written nothing can be said.
+
+    Nor where lines of two logs happen to make one that is in order: nothing in it shows that it is not one.
+    """
+    if plan.verdict is Verdict.INTERRUPTED:
+        return
     made = {event.seq for event in plan.made}
     seq = 0
     for line in plan.lines[1:]:
         place = known.lines.get(line)
         if place is not None and place[0] == seq:
             seq += place[1]
-        elif line.startswith(_ROW_STARTS):
+        elif line_type(line) in ROW_TYPES:
             seq += len(parse_row(line))
         elif seq in made or line.startswith(b'{"type":"assistant/chunk"'):
             seq += 1
@@ -214,9 +219,6 @@ def _check_history(known: Known, plan: SalvagePlan, after: ScanResult) -> None:
     if 0 < lost <= cured and lost == sum(worse.values()):
         return
     assert not worse, f"the history is worse for a provider: {dict(worse)}"
-
-
-_ROW_STARTS: Final = tuple(b'{"type":"%b"' % kind.encode() for kind in ROW_TYPES)
 
 
 def _check_survivors(known: Known, text: bytes, plan: SalvagePlan, after: ScanResult) -> None:
@@ -287,7 +289,7 @@ def _claim(claims: dict[int, bytes | None], body: bytes, first: int, count: int)
 
 def _member(body: bytes, seq: int, first: int, count: int) -> bytes:
     """The event line of *seq* in a line that may be a row."""
-    if count == 1 and not body.startswith(_ROW_STARTS):
+    if count == 1 and line_type(body) not in ROW_TYPES:
         return body
     return next(iter(parse_row(body).slice(seq - first, seq - first + 1).events())).to_json()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from sessionstore.chunks import ROW_TYPES
+from sessionstore.chunks import ROW_TYPES, line_type
 from sessionstore.recovery.findings import Kind, Verdict
 
 if TYPE_CHECKING:
@@ -99,13 +99,10 @@ def _order(plan: SalvagePlan, text: bytes) -> Iterator[str]:
     for line in plan.lines[1:]:
         at = places.get(line)
         if at is None:
-            if line.startswith(_ROW_STARTS):
+            if line_type(line) in ROW_TYPES:
                 yield "row that overlaps"
             continue
         if at < last:
             yield "out of order"
             return
         last = at
-
-
-_ROW_STARTS: Final = tuple(b'{"type":"%b"' % kind.encode() for kind in ROW_TYPES)

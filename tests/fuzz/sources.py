@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
-from sessionstore.chunks import parse_row
+from sessionstore.chunks import ROW_TYPES, line_type, parse_row
 from sessionstore.recovery.closers import interrupted_turn_closers
 from sessionstore.recovery.findings import Verdict
 from sessionstore.recovery.lines import EMPTINESS
@@ -62,7 +62,7 @@ class Original(Struct):
                 body = line.strip(EMPTINESS)
                 if not body:
                     continue
-                count = len(parse_row(body)) if body.startswith(_ROWS) else 1
+                count = len(parse_row(body)) if line_type(body) in ROW_TYPES else 1
                 self.seqs[body] = (seq, count)
                 seq += count
             # A log that lost its end may have the faults that a summary took away later.
@@ -71,9 +71,6 @@ class Original(Struct):
                 events = [*scan.events[:stop], *interrupted_turn_closers(scan.events[:stop])]
                 self.faults |= history_faults(events, fold_surface(events).nodes)
         return self
-
-
-_ROWS = (b'{"type":"text-chunks"', b'{"type":"reasoning-chunks"', b'{"type":"tool-call-chunks"')
 
 
 class _Author:

@@ -192,3 +192,50 @@ def test_a_second_history_of_broken_events_alone_is_no_session() -> None:
     plan = repaired([*BEGIN, *broken, *ours])
     assert plan.kept == 6
     assert not plan.forks
+
+
+def test_broken_events_do_not_stand_in_the_way_of_an_intact_row() -> None:
+    """Three broken events claim seqs inside a whole row: the row stays, and none of them makes a hole or a fork."""
+    broken = [b'{"type":"step/end","seq":%d,"tyme":1,"data":{"turn":1,"step":1}}\n' % seq for seq in (2, 3, 4)]
+    row = logs.row(2, ["a", "b", "c"])
+    plan = repaired([*BEGIN, broken[0], row, *broken[1:], logs.step("end", 5), logs.turn_end(6)])
+    assert row.rstrip(b"\n") in plan.lines
+    assert plan.kept == 7
+
+
+def test_a_record_that_stands_in_its_place_as_well_is_not_garbled() -> None:
+    """A copy of the last event was put in front of all others, where another is missing: it keeps its seq."""
+    last = logs.event("my/plugin", 8, "x")
+    plan = repaired([logs.header(), last, *[logs.event("my/plugin", seq, None) for seq in (4, 5)], last])
+    assert last.rstrip(b"\n") in plan.lines
+    assert plan.kept == 3
+
+
+def test_a_row_that_is_spelled_in_another_way_stays_whole() -> None:
+    """Blanks inside a packed row change nothing: it was taken for an event and lost."""
+    row = logs.row(2, ["a", "b", "c"]).replace(b'{"type"', b'{\r"type"')
+    plan = repaired([*BEGIN, b"#\n", row, logs.step("end", 5), logs.turn_end(6)])
+    assert row.rstrip(b"\n") in plan.lines
+    assert plan.kept == 7
+
+
+def test_a_row_is_garbled_only_if_it_fits_where_it_would_belong() -> None:
+    """One digit off lies a hole of one event, and the row has three: so its first seq is right, and its middle is kept."""
+    row = logs.row(3, ["a", "b", "c"])
+    alone = [logs.event("my/plugin", seq, None) for seq in (2, 3)]
+    plan = repaired([*BEGIN, *alone, row, logs.event("my/plugin", 5, None), logs.event("my/plugin", 6, None)])
+    assert b'"text":"b"' in b"".join(plan.lines) or b'"text":"b"' in b"".join(
+        line for fork in plan.forks for line in fork.lines
+    )
+
+
+def test_what_is_left_out_of_a_fork_is_told() -> None:
+    """An orphaned answer in a second history is left out of the fork, and the plan says where it stood."""
+    ours = [logs.event("my/plugin", seq, "ours") for seq in (2, 3, 4, 5)]
+    answer = logs.result(2, "c")
+    theirs = [answer, logs.event("my/plugin", 3, "theirs")]
+    lines = [*BEGIN, *theirs, b"#\n", *ours]
+    plan = repaired(lines)
+    at = b"".join(lines).find(answer)
+    assert plan.forks
+    assert at in {each.offset for each in plan.quarantined}
