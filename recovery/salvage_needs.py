@@ -104,9 +104,7 @@ class Needs:
         state = self._state
         turn, step = place
         asked: dict[Json, None] = {  # in order
-            block.get("id"): None
-            for block in blocks
-            if isinstance(block, Mapping) and block.get("type") == "tool-call" and isinstance(block.get("id"), str)
+            block.get("id"): None for block in blocks if isinstance(block, Mapping) and block.get("type") == "tool-call"
         }
         if any(self._ahead.is_moot(str(call_id), gap.stop) for call_id in asked):
             return []  # the message that asked was replaced together with the answers

@@ -161,9 +161,12 @@ class Progress:
         if b'"block-end"' not in event.to_json():
             return
         chunk = payload_of(event).get("chunk")
-        if isinstance(chunk, Mapping) and chunk.get("type") == "block-end" and isinstance(chunk.get("block"), Mapping):
-            index = number(chunk.get("index"))
-            self.blocks[len(self.blocks) if index is None else index] = chunk.get("block")
+        if not isinstance(chunk, Mapping) or chunk.get("type") != "block-end":
+            return
+        block, index = chunk.get("block"), number(chunk.get("index"))
+        # Nobody could answer a call without an id.
+        if isinstance(block, Mapping) and (block.get("type") != "tool-call" or _has_id(block)):
+            self.blocks[len(self.blocks) if index is None else index] = block
 
     def _note_message(self, seq: int, data: Mapping[str, Json]) -> None:
         self.asked_at = seq
@@ -370,6 +373,10 @@ def calls_of(data: Mapping[str, Json]) -> list[str]:
     blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
     found = [block.get("id") for block in blocks if block.get("type") == "tool-call"]
     return [call_id for call_id in found if isinstance(call_id, str)]
+
+
+def _has_id(block: Mapping[str, Json]) -> bool:
+    return isinstance(block.get("id"), str) and block.get("id") != ""
 
 
 def call_of(data: Mapping[str, Json]) -> str | None:

@@ -185,7 +185,13 @@ def _check_plan(sample: Sample, text: bytes, scan: ScanResult, plan: SalvagePlan
 
 def _is_plain(text: bytes) -> bool:
     """Whether no line has blanks around it, which a salvage strips and a resume leaves alone."""
-    return b"\n " not in text and b" \n" not in text and b"\r" not in text and b"\t" not in text
+    return (
+        not text.startswith(b" ")
+        and b"\n " not in text
+        and b" \n" not in text
+        and b"\r" not in text
+        and b"\t" not in text
+    )
 
 
 def _contained(plan: SalvagePlan, size: int) -> bool:

@@ -239,3 +239,13 @@ def test_what_is_left_out_of_a_fork_is_told() -> None:
     at = b"".join(lines).find(answer)
     assert plan.forks
     assert at in {each.offset for each in plan.quarantined}
+
+
+def test_a_streamed_call_without_an_id_is_not_asked_for() -> None:
+    """The message made anew leaves out a call that no answer could name."""
+    block = {"type": "tool-call", "name": "sh", "arguments": "{}"}
+    chunk = {"type": "block-end", "index": 0, "block": block}
+    end = logs.event("assistant/chunk", 2, {"turn": 1, "step": 1, "chunk": chunk})
+    plan = repaired([*BEGIN, end, logs.step("end", 5), logs.turn_end(6)])
+    assert end.rstrip(b"\n") in plan.lines
+    assert "tool/result" not in types(plan).values()
