@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import secrets
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from sessionstore.backends.files import read_chunks, write_all
 from sessionstore.backends.jsonl.publish import remove_temp_names
 from sessionstore.backends.paths import quarantine_name, temp_name
+from sessionstore.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,11 +24,17 @@ __all__ = ["keep_bytes"]
 _BLANK: Final = b"\0 \t\r\n"
 
 
-def keep_bytes(files: Files, fd: int, directory: str, start: int, stop: int) -> str | None:
+def keep_bytes(
+    files: Files, fd: int, directory: str, start: int, stop: int, *, session_id: str | None = None
+) -> str | None:
     """Copy the bytes of *fd* from *start* to *stop* to a quarantine file in *directory*; its path, durable on return.
 
     Bytes that are only NULs and blanks are not worth a file: ``None``.  The name holds the hash of the bytes, so a
-    repeat after a crash finds the file and writes nothing.  Raises ``OSError``; then no file was left.
+    repeat after a crash finds the file and writes nothing.
+
+    Raises:
+        OSError: then no file was left.
+        StorageError: a directory has that name.
     """
     digest = hashlib.sha256()
     blank = True
@@ -36,6 +44,14 @@ def keep_bytes(files: Files, fd: int, directory: str, start: int, stop: int) -> 
     if blank:
         return None
     path = os.path.join(directory, quarantine_name(start, digest.hexdigest()))
+    if files.exists(path) and files.stat(path).kind == "directory":
+        raise StorageError(
+            "keep the torn end of the log as",
+            path=path,
+            os_error=IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path),
+            session_id=session_id,
+            hint="a directory has that name: move it away; nothing was changed",
+        )
     if not _holds(files, path, digest.digest()):
         _copy(files, path, read_chunks(files, fd, start, stop))
     files.sync_directory(directory)

@@ -210,7 +210,7 @@ class JsonlWriter:
         def keep(fd: int, start: int, stop: int) -> None:
             nonlocal quarantine
             with self._errors("keep the torn end of", hint="nothing was changed; inspect() and fork() still work"):
-                quarantine = keep_bytes(self._files, fd, self._paths.directory, start, stop)
+                quarantine = keep_bytes(self._files, fd, self._paths.directory, start, stop, session_id=self._header.id)
 
         salvage = [self._frame(torn.salvage)] if torn.salvage else []
         self._unless_vanished(lambda: log.replace_tail(torn.cut_at, keep, [*salvage, *closers]), None)

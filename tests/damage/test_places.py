@@ -193,8 +193,10 @@ async def test_what_has_the_name_of_a_quarantine_file_costs_nothing(tmp_path: Pa
     plant(kept, kind)
     async with SessionStore(tmp_path) as store:
         if kind == "directory":
-            with pytest.raises(StorageError, match="keep the torn end"):
+            with pytest.raises(StorageError, match="keep the torn end") as caught:
                 await store.resume("s1")
+            assert caught.value.path == str(kept)
+            assert "a directory" in str(caught.value)
             assert log.read_bytes() == WHOLE + torn
         else:
             assert (await store.resume("s1")).seq == 23
