@@ -236,7 +236,7 @@ def _foreign_version(version: object, session_id: str | None) -> UnsupportedForm
         reason = "the header names no format version: written by an older version or another program"
         return UnsupportedFormatError(reason, direction="older", session_id=session_id)
     if type(version) is not int:
-        reason = f"the header's format version is {_shown(version)}, not a number: written by a newer version: upgrade"
+        reason = f"the header's format version is {_shown(version)}, not a whole number: no known version writes that"
         return UnsupportedFormatError(reason, direction="newer", session_id=session_id)
     if version > _VERSION:
         reason = f"format version {version}, this program reads {_VERSION}: written by a newer version: upgrade"

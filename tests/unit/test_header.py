@@ -289,8 +289,7 @@ def test_a_missing_value_is_refused_with_its_path(key: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "direction"),
-    [("1", "newer"), ("3", "newer"), ("3.0", "newer"), ("1e20", "newer"), ("-1", "older"), ("-1.0", "older")]
-    + [(odd, "newer") for odd in ('"3"', '"0"', "null", "true", "0.5", "-0", "[0]", "{}")],
+    [("1", "newer"), ("3", "newer"), ("3.0", "newer"), ("1e20", "newer"), ("-1", "older"), ("-1.0", "older")],
 )
 def test_another_version_is_unsupported_and_says_which_way(text: str, direction: str) -> None:
     """A foreign version is refused as such, and a newer one asks for an upgrade."""
@@ -299,6 +298,16 @@ def test_another_version_is_unsupported_and_says_which_way(text: str, direction:
     assert caught.value.direction == direction
     assert caught.value.session_id == "s"
     assert ("written by a newer version: upgrade" in str(caught.value)) == (direction == "newer")
+
+
+@pytest.mark.parametrize("text", ['"3"', '"0"', "null", "true", "0.5", "-0", "[0]", "{}"])
+def test_a_version_that_is_no_number_is_said_to_be_none(text: str) -> None:
+    """Nobody is asked to upgrade for a version that no program is known to write; the log is unsupported all the same."""
+    with pytest.raises(UnsupportedFormatError, match="not a whole number") as caught:
+        parse_header(raw_line("version", text))
+    assert caught.value.direction == "newer"
+    assert caught.value.session_id == "s"
+    assert "upgrade" not in str(caught.value)
 
 
 def test_a_header_without_a_version_is_unsupported() -> None:
