@@ -14,6 +14,7 @@ from sessionstore.backends.jsonl.frames import FrameReader, gather
 from sessionstore.backends.paths import LOG_NAMES, Compression
 from sessionstore.errors import UnsupportedFormatError
 from sessionstore.lossless import MAX_SAFE
+from sessionstore.recovery.lines import is_nul
 from sessionstore.recovery.records import BLANKS, Defect, read_header
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ FRAME_LIMIT: Final = 16 * 1024 * 1024
 """Most decoded bytes of one frame in a listing: 64 KiB of zeros can decode to far more than anyone wants to wait for."""
 
 _PIECE: Final = 64 * 1024
+# Most bytes of a log without a header that are read to find nothing in them: a few milliseconds.
+_MAX_BLANK: Final = 16 * 1024 * 1024
 _EMPTINESS: Final = b"\0\n" + BLANKS
 
 
@@ -102,7 +105,7 @@ def read_head(log: LogView) -> Head:
     """Read the header of an open log.  Raises ``OSError``, and :class:`StorageError` without zstandard."""
     line, end, emptiness = _first_line(log)
     if line is None:
-        if emptiness and end >= log.stat.size:
+        if emptiness and (end >= log.stat.size or _is_blank(log)):
             return Head("empty", detail="no header line was ever completed")
         if emptiness:
             return Head("damaged", detail="the log begins with NUL bytes or blanks")
@@ -136,6 +139,15 @@ def _careful_head(line: bytes) -> Head:
     except Defect as defect:
         return Head("damaged", detail=defect.message)
     return Head("ok", header.id, header.cwd, header.created_at)
+
+
+def _is_blank(log: LogView) -> bool:
+    """Whether a log of NULs and blanks, to begin with, holds nothing else; not looked up where it is a long one."""
+    if log.stat.size > _MAX_BLANK:
+        return False
+    pieces = (log.read(start, start + _PIECE) for start in range(0, log.stat.size, _PIECE))
+    # In a compressed log a blank is as good as any other byte that begins no frame.
+    return all(is_nul(piece) or (log.compression == "none" and not piece.strip(_EMPTINESS)) for piece in pieces)
 
 
 def header_of(files: Files, directory: str) -> Header | None:

@@ -61,13 +61,23 @@ _RAW_CONTROLS: Final = re.compile(
     "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f\ud800-\udfff]"
 )
 _MANY: Final = 20_000
+_SIZE: Final = re.compile(r"0{0,9}[1-9][0-9]{0,8}")
 
 
 def _width(stream_is_tty: bool) -> int | None:
     columns = os.environ.get("COLUMNS", "")
-    if columns.isdigit() and int(columns) > 0:
+    if _SIZE.fullmatch(columns):
         return max(20, int(columns))
     return None if stream_is_tty else UNWRAPPED
+
+
+def _settings() -> dict[str, str]:
+    """The environment without sizes that are none: rich would fail over some and print nothing for others."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in {"COLUMNS", "LINES"} or _SIZE.fullmatch(value) is not None
+    }
 
 
 class _Console(Console):
@@ -86,11 +96,12 @@ def out() -> Console:
         emoji=False,
         highlight=False,
         soft_wrap=False,
+        _environ=_settings(),
     )
 
 
 def _err() -> Console:
-    return Console(file=sys.stderr, markup=False, emoji=False, highlight=False)
+    return Console(file=sys.stderr, markup=False, emoji=False, highlight=False, _environ=_settings())
 
 
 def complain(message: str, *, style: str = "red") -> None:

@@ -11,6 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from sessionstore import ForkError, SessionExistsError, SessionLockedError, SessionStore, StorageError
+from sessionstore.backends.jsonl.frames import encode_frame
+from sessionstore.backends.paths import project_name
 from sessionstore.cli import main
 from sessionstore.cli.app import app
 from sessionstore.cli.codes import ExitCode, code_of
@@ -83,6 +85,61 @@ def test_ls_filters_by_the_cwd_of_the_header(run: Callable[..., Result], root: P
     assert ids("--cwd", "/srv/project") == [DEMO]
     assert ids("--cwd", "/srv") == []
     assert ids("--no-cwd") == ["homeless"]
+
+
+def test_ls_says_that_the_sessions_are_elsewhere(run: Callable[..., Result], root: Path) -> None:
+    """Where a filter leaves nothing, the filter is the reason, and how many there are without it is said."""
+    assert "no sessions of /srv; 1 with another working directory or none" in run("ls", "--cwd", "/srv").err
+    assert "no sessions without a working directory; 1 with one" in run("ls", "--no-cwd").err
+    assert "no sessions behind this position" in run("ls", "--after", "0:x").err
+    (root / "--srv-project--").rename(root / "--srv--")
+    assert "no sessions here; --root" in run("ls", "--cwd", "/srv", "--root", str(root / "--srv--")).err
+
+
+def test_ls_finds_a_working_directory_however_it_is_spelled(run: Callable[..., Result], root: Path) -> None:
+    """A slash at the end or twice, in the header or in the option, is the same directory, also over pages."""
+    for index, cwd in enumerate(("/srv/p/", "/srv/p", "/srv//p/.", "/srv/p/q")):
+        log = Log(f"s{index}", cwd=cwd)
+        log.begin("hi")
+        log.end()
+        log.save(root, project_name(cwd))
+    for spelled in ("/srv/p", "/srv/p/", "/srv/./p//"):
+        listed = run("ls", "--json", "--cwd", spelled).json()
+        assert (sorted(row["id"] for row in listed["sessions"]), listed["next"]) == (["s0", "s1", "s2"], None)
+    found: list[str] = []
+    after: list[str] = []
+    for rows in (2, 1):
+        page = run("ls", "--json", "--cwd", "/srv/p", "--limit", "2", *after).json()
+        assert len(page["sessions"]) == rows
+        found += [row["id"] for row in page["sessions"]]
+        after = ["--after", page["next"]] if page["next"] else []
+    assert (sorted(found), after) == (["s0", "s1", "s2"], [])
+
+
+@pytest.mark.parametrize("columns", ["\u00b2", "\u0664\u0662", "x", "-3", "0", "9" * 5000])
+def test_a_width_that_is_no_number_is_no_width(
+    columns: str, run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """COLUMNS is set by shells and by accident."""
+    plain = run("ls")
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("LINES", columns)
+    assert run("ls") == plain
+    assert "not found" in run("show", "nobody").err
+
+
+@pytest.mark.parametrize("name", ["session.jsonl", "session.jsonl.zstd"])
+def test_ls_calls_empty_what_verify_calls_empty(name: str, run: Callable[..., Result], root: Path) -> None:
+    """A file of NULs is looked at to its end, up to some length; a line behind them is seen."""
+    folder = root / "--srv-project--" / "bad"
+    folder.mkdir()
+    for content, status in ((b"", "empty"), (b"x\n" if name == "session.jsonl" else encode_frame(b"x\n"), "damaged")):
+        with (folder / name).open("wb") as file:
+            file.seek(3 << 20)
+            file.truncate()
+            file.write(content)
+        assert {row["id"]: row["status"] for row in run("ls", "--json").json()["sessions"]}["bad"] == status
+        assert run("verify", "bad").out.startswith(f"bad: {status}")
 
 
 @pytest.mark.parametrize(

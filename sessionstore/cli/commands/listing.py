@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sessionstore import ANY, SessionInfo, SessionStore, SessionStoreError
+from sessionstore.backends.base import AnyCwd, make_page
 from sessionstore.cli.context import example, json_option, not_empty, open_store, root_option, run_async, short_ids
 from sessionstore.cli.terminal import complain, emit_json, out, tracked
 from sessionstore.transcript.stats import count
@@ -54,9 +55,10 @@ def ls(
 
     async def work() -> tuple[Page, dict[str, str]]:
         async with open_store(context) as store:
-            page = await store.list(cwd=wanted, limit=None if everything else limit, after=position)
-            known = [row.id for row in (await store.list()).sessions] if page.next or wanted is not ANY else None
-            short = short_ids(known if known is not None else [row.id for row in page.sessions])
+            page = await _page(store, wanted, None if everything else limit, position)
+            others = page.next or wanted is not ANY or position
+            known = [row.id for row in ((await store.list()) if others else page).sessions]
+            short = short_ids(known)
             if full:
                 rows = [
                     await _fill(store, row) for row in tracked(page.sessions, len(page.sessions), "Reading", many=5)
@@ -70,11 +72,45 @@ def ls(
         emit_json({"sessions": page.sessions, "next": token})
         return
     if not page.sessions:
-        complain("no sessions here; --root or SESSIONSTORE_ROOT says where to look", style="yellow")
+        complain(_nothing(wanted, len(short)), style="yellow")
         return
     _print(page, short)
     if token is not None:
         complain(f"there are more: sessionstore ls --after {token}", style="dim")
+
+
+async def _page(
+    store: SessionStore, cwd: str | AnyCwd | None, limit: int | None, after: tuple[int, str] | None
+) -> Page:
+    """One page of the list; of a working directory under all the ways in which headers spell it."""
+    spelled: set[str | AnyCwd | None] = {cwd}
+    if isinstance(cwd, str):
+        rows = (await store.list()).sessions
+        spelled |= {row.cwd for row in rows if row.cwd is not None and _plain(row.cwd) == cwd}
+    pages = [await store.list(cwd=each, limit=limit, after=after) for each in spelled]
+    if len(pages) == 1:
+        return pages[0]
+    # A session without a header belongs to its folder, which two spellings may share.
+    unique = {row.location or row.id: row for page in pages for row in page.sessions}
+    page = make_page(unique.values(), limit=limit, after=None)
+    if page.next is None and page.sessions and any(each.next for each in pages):
+        return msgspec.structs.replace(page, next=(page.sessions[-1].last_time or 0, page.sessions[-1].id))
+    return page
+
+
+def _plain(cwd: str) -> str:
+    return os.path.normpath(cwd)
+
+
+def _nothing(wanted: str | AnyCwd | None, there_are: int) -> str:
+    """Why the list is empty: the filter, the position, or the root."""
+    if there_are and isinstance(wanted, str):
+        return f"no sessions of {one_line(wanted)}; {there_are} with another working directory or none"
+    if there_are and wanted is None:
+        return f"no sessions without a working directory; {there_are} with one"
+    if there_are:
+        return f"no sessions behind this position; {there_are} in all"
+    return "no sessions here; --root or SESSIONSTORE_ROOT says where to look"
 
 
 def _position(token: str | None) -> tuple[int, str] | None:
