@@ -93,11 +93,12 @@ class Recorder:
         """Refuse a turn of its own for *message* before it is begun, where it would not fit as a whole.
 
         Raises:
-            PendingLimitError, StoreClosedError.
+            As :meth:`Session.append`.
         """
+        self.session._enter()  # only the session's own thread may ask
         sink = self.session._sink
         if sink is not None:
-            sink.admit(len(encode(message)) + _REST_OF_A_TURN)
+            sink.admit(len(encode(message, what="user/message")) + _REST_OF_A_TURN)
 
     def message(self, content: Content | JsonLike, source: JsonLike | None, id: str | None) -> dict[str, Json]:
         """The payload of a user-role message, as :func:`draft_message`, with a new id where none is given."""

@@ -30,6 +30,7 @@ from sessionstore import (
     ToolCallBlock,
     UserMessage,
     UserSource,
+    WrongThreadError,
     interrupted_turn_closers,
 )
 from sessionstore.invariants import InvariantTrace
@@ -589,6 +590,17 @@ def test_an_injection_that_finds_no_room_leaves_no_turn_open(size: int) -> None:
     session = record(scenario, backend, max_pending_bytes=4000, invariants="strict")
     assert types_of(session)[-3:] == ["turn/start", "user/message", "turn/end"]
     assert not last_turn(session._log)[1]
+
+
+def test_an_injection_from_another_thread_touches_nothing() -> None:
+    """It raises what append raises, also where a turn of its own needs room, and leaves the loop's timers alone."""
+
+    async def scenario(session: StoredSession) -> None:
+        with pytest.raises(WrongThreadError):
+            await asyncio.to_thread(session.inject, "x")
+        assert session._behind._timer is None
+
+    assert types_of(record(scenario, invariants="strict")) == []
 
 
 def test_a_session_that_no_store_made_says_so() -> None:
