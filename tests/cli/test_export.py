@@ -40,3 +40,13 @@ def test_export_writes_into_a_pipe_and_leaves_it(run: Callable[..., Result], tmp
     finally:
         os.close(reader)
     assert pipe.is_fifo()
+
+
+def test_an_export_behind_links_that_go_in_circles_is_an_error_with_a_name(
+    run: Callable[..., Result], tmp_path: Path
+) -> None:
+    """Where the file would be cannot be found out; it is one line and no traceback."""
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    result = run("export", DEMO, "--format", "md", "-o", str(tmp_path / "a" / "notes.md"))
+    assert (result.code, result.err.count("\n")) == (ExitCode.STORAGE, 1)

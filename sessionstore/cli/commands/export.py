@@ -119,7 +119,8 @@ def _refuse_place(output: Path | None, root: Path) -> None:
     """Refuse to write where sessions are: an export would replace a log, or lie beside one as if it belonged there."""
     if output is None or str(output) == "-":
         return
-    place, sessions = output.parent.resolve() / output.name, root.resolve()
+    # Not Path.resolve, which raises RuntimeError for links that go in circles.
+    place, sessions = Path(os.path.realpath(output.parent), output.name), Path(os.path.realpath(root))
     # <root>/<project>/<session>/<file>, and deeper in the trash.
     if place.is_relative_to(sessions) and len(place.relative_to(sessions).parts) > 2:
         raise click.UsageError(f"{output} lies among the sessions in {root}; choose another place")
