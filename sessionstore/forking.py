@@ -50,14 +50,11 @@ async def fork_session(
         raise ForkError("SESSION_NOT_LIVE", "it is not open in this store", session_id=source.id)
     try:
         header, scan = await copy_prefix(log, parent, child, boundary, created_at=now, types=options.types)
-    except DamagedLogError as error:
-        if stored is None or not stored.scan.findings:
-            raise
-        # Lines and bytes of the log that there is, not of the copy that nobody has seen.
-        found = stored.scan
-        raise DamagedLogError(
-            error.session_id, path=stored.location, verdict=found.verdict, findings=found.findings
-        ) from None
+    except DamagedLogError:
+        if stored is not None:
+            # Names lines and bytes of the log that there is, not of the copy that nobody has seen.
+            refuse_bad_log(str(source), stored)
+        raise
     session = StoredSession._adopt(header, scan.log, scan.surface, clock=options.clock)
     if session.seq:
         session._untake(0)  # nothing of it is stored yet
