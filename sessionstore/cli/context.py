@@ -118,8 +118,15 @@ def example(*lines: str) -> str:
 
 
 def open_store(context: click.Context) -> SessionStore:
-    """A store over the sessions.  ``async with`` it."""
-    return SessionStore(root_of(context))
+    """A store over the sessions.  ``async with`` it.
+
+    Raises:
+        click.UsageError: their folder cannot be named so.
+    """
+    try:
+        return SessionStore(root_of(context))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def run_async(coroutine: Coroutine[Any, Any, _T]) -> _T:

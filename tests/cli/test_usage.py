@@ -47,3 +47,10 @@ def test_the_current_folder_may_be_named(
     monkeypatch.chdir(tmp_path)
     assert main(["--root", ".", "repair", "s", "--cwd", ".", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["cwd"] == str(tmp_path)
+
+
+def test_a_root_below_a_home_that_nobody_has_is_a_mistake(run: Callable[..., Result]) -> None:
+    """A shell passes such a name on as it is; the error says how a folder of that name is written."""
+    found = run("--root", "~nobody-of-that-name/x", "ls")
+    assert (found.code, found.out) == (64, "")
+    assert "./~nobody-of-that-name/x" in found.err
