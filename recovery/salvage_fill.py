@@ -31,6 +31,7 @@ from sessionstore.recovery.salvage_plan import MadeEvent, Quarantined
 from sessionstore.recovery.salvage_state import Ahead, Progress, call_of
 from sessionstore.seeds import check_seed_event
 from sessionstore.surface import Change, Surface
+from sessionstore.vocabulary import SURFACE_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,6 +48,10 @@ MAX_LOST_WITHOUT_BYTES: Final = 1_000
 
 _ROUNDS: Final = 8
 _TRUSTING_ROUNDS: Final = 3
+_SECOND_LOOKS: Final = 8
+"""How many messages and answers that were left out are tried once more at the end."""
+
+_ORPHANED: Final = "the call that it answers is lost"
 _UNANSWERED_LEFT: Final = "a call that it asks for is not answered in what is left"
 
 
@@ -75,29 +80,47 @@ def mend(pieces: Sequence[Piece], junk: Junk, *, created_at: int, begin: int, mi
     """
     # A replacement that does not stand takes nothing out of the history, so holes under it must be filled after all;
     # and only a history that is complete tells which calls and answers have lost each other.
-    known = _Lesson(set(), set())
+    known = _Lesson(set(), set(), set())
+
+    def attempt() -> tuple[_Mender, Mended]:
+        mender = _Mender(pieces, junk, created_at, begin, known, mixed=mixed)
+        return mender, mender.run()
+
     everything = {piece.seq for piece in pieces if b'"replace"' in piece.line}
     count = 0
     while True:
-        mender = _Mender(pieces, junk, created_at, begin, known, mixed=mixed)
-        mended = mender.run()
+        mender, mended = attempt()
         unmatched = mender.unmatched()
         count += 1
         if count == _ROUNDS:
-            return mended
+            break
         if not mender.fallen <= known.distrusted:
             known.distrusted |= mender.fallen if count < _TRUSTING_ROUNDS else everything
         elif not unmatched <= known.refused:
             known.refused |= unmatched
         else:
-            return mended
+            break
+    # A replacement that fell in one round and stands in a later one may cover what was left out in between.
+    known.refused |= mender.parted
+    for seq in sorted(mender.parted)[:_SECOND_LOOKS] if known.distrusted else ():
+        known.admitted.add(seq)
+        again, result = attempt()
+        if result.kept > mended.kept and again.fallen <= mender.fallen and again.unmatched() <= mender.unmatched():
+            mender, mended = again, result
+        else:
+            known.admitted.remove(seq)
+    return mended
 
 
 class _Lesson(Struct):
-    """What the rounds before told: replacements that do not stand, messages and answers that lost each other."""
+    """What the rounds before told: replacements that do not stand, messages and answers that lost each other.
+
+    ``admitted`` are those that may stand all the same.
+    """
 
     distrusted: set[int]
     refused: set[int]
+    admitted: set[int]
 
 
 class _Mender:
@@ -105,6 +128,8 @@ class _Mender:
         self, pieces: Sequence[Piece], junk: Junk, created_at: int, begin: int, lesson: _Lesson, *, mixed: bool
     ) -> None:
         self.fallen: set[int] = set()
+        self.parted: set[int] = set()  # messages and answers that were left out because they lost each other
+        self._admitted = lesson.admitted
         self._distrusted = lesson.distrusted
         self._refused = lesson.refused
         self._pieces = pieces
@@ -151,12 +176,10 @@ class _Mender:
             where = f" at {error.path}" if error.path else ""
             self._reject(piece, index, f"it breaks a rule: {error.reason}{where}")
             return
-        refused = event.seq in self._refused
-        if event.type == "tool/result" and (refused or (event.surface_op == "append" and self._is_orphan(event))):
-            self._reject(piece, index, "the call that it answers is lost")
-            return
-        if event.type == "assistant/message" and refused:
-            self._reject(piece, index, _UNANSWERED_LEFT, remake=False)
+        if event.seq not in self._admitted and self._is_parted(event):
+            self.parted.add(event.seq)
+            answer = event.type == "tool/result"
+            self._reject(piece, index, _ORPHANED if answer else _UNANSWERED_LEFT, remake=answer)
             return
         if event.type == TURN_START:
             self._state.dirty = self._mixed
@@ -170,6 +193,13 @@ class _Mender:
             return self._surface.check(event, self._nodes.__getitem__)
         except UnsupportedFormatError as error:
             raise RefusedError(error.reason) from error
+
+    def _is_parted(self, event: Event) -> bool:
+        """Whether it is an answer without its call, or a message with a call that is not answered."""
+        refused = event.seq in self._refused
+        if event.type == "tool/result":
+            return refused or (event.surface_op == "append" and self._is_orphan(event))
+        return refused and event.type == "assistant/message"
 
     def _is_orphan(self, event: Event) -> bool:
         """Whether the damage took the call of this result away; where nothing is lost it was like that before."""
@@ -276,6 +306,8 @@ class _Mender:
         except (InvalidEventError, RefusedError):
             return False
         if event.seq in self._refused and event.type in ("assistant/message", "tool/result"):
+            return False
+        if event.type in SURFACE_TYPES and self._known_ahead().is_passed_over(event.seq):
             return False
         return event.type != "tool/result" or not self._is_orphan(event)
 

@@ -214,6 +214,7 @@ class Ahead:
         self._moves: list[int] = []  # the records at which no answer can come any more
         self._payloads: dict[int, Mapping[str, Json]] = {}
         self._breaks: list[int] = []
+        self._cited: set[int] = set()
         ranges: list[tuple[int, int]] = []
         spans: dict[int, tuple[int, int]] = {}
         holes: list[tuple[int, int, int]] = []
@@ -253,7 +254,7 @@ class Ahead:
 
     def _note_replacement(self, event: Event, ranges: list[tuple[int, int]], spans: dict[int, tuple[int, int]]) -> None:
         try:
-            op = event.surface_op
+            op, cited = event.surface_op, event.source_event_seqs or ()
         except InvalidEventError:
             return
         if not isinstance(op, Replace) or max(op.start, op.end) >= event.seq or event.seq in self._distrusted:
@@ -266,11 +267,16 @@ class Ahead:
         spans[event.seq] = min(first, last), max(first, last)
         if not is_result:
             ranges.append(spans[event.seq])
+            self._cited.update(cited)
 
     def is_replaced(self, seq: int) -> bool:
         """Whether a later replacement takes the place of what stands at *seq*."""
         at = bisect_left(self._ends, seq)
         return at < len(self._starts) and self._starts[at] <= seq
+
+    def is_passed_over(self, seq: int) -> bool:
+        """Whether a later replacement says that there was no message at *seq*: it cites every one that it replaces."""
+        return seq not in self._cited and seq not in self.named and self.is_replaced(seq)
 
     def is_under(self, start: int, stop: int) -> bool:
         """Whether a later replacement takes the place of what stands on both sides of the hole from *start* to *stop*."""

@@ -92,7 +92,7 @@ def frame_garbage(rng: random.Random, frames: Frames) -> Frames:
     """Bytes between frames that begin none, or seem to."""
     at = rng.randint(0, len(frames))
     garbage = rng.choice((b"\0" * 512, rng.randbytes(rng.randint(1, 60)), _MAGIC, _MAGIC * 40, b"{}\n", b"\x28\xb5",
-                          _MAGIC + b"\x20\x05abc", _MAGIC + b"\xe0" + b"\xff" * 8, _MAGIC + b"\x00\x58\x01\x00\x00"))  # fmt: skip
+                          _MAGIC + b"\x20\x05abc", _MAGIC + b"\xe0" + b"\xff" * 8))  # fmt: skip
     return [*frames[:at], garbage, *frames[at:]]
 
 

@@ -97,7 +97,7 @@ def _run_one(made: Input, tally: Tally, live: Live) -> Failure | None:
     tally.mutators.update(made.mutators)
     tally.sources[_family(made.source)] += 1
     try:
-        with watchdog(5 + len(sample.data) / 10_000):
+        with watchdog(15 + len(sample.data) / 10_000):  # a few hundred bytes may decode to a MiB, on a busy machine
             outcome = check(sample)
             tally.through.update(_more(made.number, sample, live))
     except Exception as error:  # noqa: BLE001 - whatever is raised is a finding
