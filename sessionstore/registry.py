@@ -230,6 +230,33 @@ class Registry:
             except Exception:  # one session must not cost another its events
                 _logger.exception("session %r: could not be written at exit, its last events are lost", session.id)
 
+    def __del__(self) -> None:
+        """Store and sessions are out of reach, so nobody can close them any more: write what waits, now or at exit.
+
+        The locks go with the writers.  A loop that still has something to do for a session holds it, so this is a
+        session that is stored already, one whose loop was closed, or one whose last write failed; a worker that still
+        writes holds it, too.
+        """
+        try:
+            if exit_hooks.forget(self) and not self._let_go():
+                exit_hooks.keep(self)
+        except Exception:  # the interpreter is ending, and much is gone
+            _logger.exception("a store was dropped without aclose(), and its sessions could not be written")
+
+    def _let_go(self) -> bool:
+        done = True
+        for session in self.live.values():
+            try:
+                session._behind.write_now()
+            except Exception as error:  # noqa: BLE001 - one session must not cost another its events
+                done = False
+                _logger.warning(
+                    "session %r: its store was dropped without aclose(), and its last events could not be written; "
+                    "that is tried again at exit: %s",
+                    session.id, error,
+                )  # fmt: skip
+        return done
+
     def after_fork(self) -> None:
         """Refuse everything: this is the copy in a forked child."""
         self._refusal = _FORKED

@@ -391,8 +391,15 @@ class WriteBehind:
         return failures
 
     def write_at_exit(self) -> None:
-        """Write what waits without an event loop.  Raises as :meth:`Writer.append_now`."""
+        """As :meth:`write_now`, for the last time."""
         self.refuse("the interpreter is exiting")  # first: what came after the last write would be lost in silence
+        self.write_now()
+
+    def write_now(self) -> None:
+        """Write what waits without an event loop; no write may be in progress.
+
+        Raises as :meth:`Writer.append_now`.
+        """
         first_seq, next_seq = self._writer.next_seq, self._session.seq
         if first_seq < next_seq:
             self._writer.append_now(

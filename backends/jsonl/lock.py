@@ -207,8 +207,14 @@ class SessionLock:
         holder = read_holder(self._files, self.path)
         if holder is None:
             return SessionLockedError(self._session_id)
+        ours = (holder.pid, holder.host) == (os.getpid(), socket.gethostname())
         return SessionLockedError(
-            self._session_id, pid=holder.pid, host=holder.host, program=holder.program, since=holder.since
+            self._session_id,
+            pid=holder.pid,
+            host=holder.host,
+            program=holder.program,
+            since=holder.since,
+            detail="it is open in this process, in another store or one that was not closed" if ours else None,
         )
 
 
