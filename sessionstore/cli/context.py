@@ -93,12 +93,9 @@ def root_option(function: _F) -> _F:
 
 
 def root_of(context: click.Context) -> Path:
-    """The folder of the sessions."""
-    found = context.meta.get(_ROOT)
-    if isinstance(found, Path):
-        return found
-    named = os.environ.get("SESSIONSTORE_ROOT")
-    return Path(named) if named else default_root()
+    """The folder of the sessions; ``~`` is expanded, as the store does."""
+    named = context.meta.get(_ROOT) or os.environ.get("SESSIONSTORE_ROOT") or default_root()
+    return Path(os.path.expanduser(named))  # noqa: PTH111 - the store says what it thinks of a home that nobody has
 
 
 def json_option(function: _F) -> _F:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sessionstore.cli import main
 from sessionstore.cli.codes import ExitCode
 
 if TYPE_CHECKING:
@@ -27,6 +28,23 @@ def test_export_never_writes_among_the_sessions(run: Callable[..., Result], root
     assert (result.code, log.read_bytes()) == (ExitCode.USAGE, before)
     assert os.listdir(log.parent) == ["session.jsonl"]
     assert run("export", DEMO, "--format", "md", "-o", str(root / "notes.md")).code == 0
+
+
+def test_export_knows_a_root_by_every_name(
+    run: Callable[..., Result], root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below the home directory, relative or behind a link: the log is not overwritten."""
+    (log,) = root.glob("*/*/session.jsonl")
+    before = log.read_bytes()
+    monkeypatch.chdir(root.parent)
+    monkeypatch.setenv("HOME", str(root.parent))
+    (root.parent / "linked").symlink_to(root)
+    for name in ("~/root", "root", "./linked", str(root.parent / "linked")):
+        assert run("--root", name, "export", DEMO, "--format", "md", "-o", str(log), "--force").code == ExitCode.USAGE
+        monkeypatch.setenv("SESSIONSTORE_ROOT", name)
+        assert main(["export", DEMO, "--format", "md", "-o", str(log), "--force"]) == ExitCode.USAGE
+    assert "lies among the sessions" in capsys.readouterr().err
+    assert log.read_bytes() == before
 
 
 def test_export_writes_into_a_pipe_and_leaves_it(run: Callable[..., Result], tmp_path: Path) -> None:
