@@ -13,6 +13,7 @@ from sessionstore.backends.files import read_chunks, write_all
 from sessionstore.backends.jsonl.publish import remove_temp_names
 from sessionstore.backends.paths import quarantine_name, temp_name
 from sessionstore.errors import StorageError
+from sessionstore.recovery.lines import is_nul
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,7 +41,7 @@ def keep_bytes(
     blank = True
     for piece in read_chunks(files, fd, start, stop):
         digest.update(piece)
-        blank = blank and not piece.strip(_BLANK)
+        blank = blank and (is_nul(piece) or not piece.strip(_BLANK))
     if blank:
         return None
     path = os.path.join(directory, quarantine_name(start, digest.hexdigest()))
