@@ -1,7 +1,7 @@
 """The ``sessionstore`` command.
 
 Needs the extra ``cli`` (click, rich, platformdirs); without it the command says how to
-install it.  Everything it does, it does through the public API.
+install it.  Everything it does to a session, it does through the public API.
 """
 
 from __future__ import annotations
