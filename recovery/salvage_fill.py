@@ -102,7 +102,10 @@ def mend(pieces: Sequence[Piece], junk: Junk, *, created_at: int, begin: int, mi
             break
     # A replacement that fell in one round and stands in a later one may cover what was left out in between.
     known.refused |= mender.parted
-    for seq in sorted(mender.parted)[:_SECOND_LOOKS] if known.distrusted else ():
+    parted = sorted(mender.parted)[-_SECOND_LOOKS:] if known.distrusted else []
+    for seq in (*reversed(parted), *parted):  # twice, because one may need another
+        if seq in known.admitted:
+            continue
         known.admitted.add(seq)
         again, result = attempt()
         if result.kept > mended.kept and again.fallen <= mender.fallen and again.unmatched() <= mender.unmatched():
