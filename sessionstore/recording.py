@@ -76,20 +76,15 @@ class Recorder:
             self.place("user/message", message)
             return
         turn = self.next_turn()
-        self._ask_for_room(message)
         trigger = {"kind": "injection", "source": message["source"]}
+        self._ask_for_room(message, trigger)
         self.session.append(TURN_START, {"turn": turn, "trigger": trigger})
         failures = Failures()
-        end = {"turn": turn, "reason": {"kind": "completed"}}
-        try:
-            failures.note(lambda: self.session.append("user/message", message, surface_op="append"))
-        except PendingLimitError:
-            self.session.append(TURN_END, end)  # much smaller: it has room where one message alone is too large
-            raise
-        failures.note(lambda: self.session.append(TURN_END, end))
+        failures.note(lambda: self.session.append("user/message", message, surface_op="append"))
+        failures.note(lambda: self.session.append(TURN_END, {"turn": turn, "reason": {"kind": "completed"}}))
         failures.raise_them()
 
-    def _ask_for_room(self, message: dict[str, Json]) -> None:
+    def _ask_for_room(self, message: dict[str, Json], trigger: dict[str, Json]) -> None:
         """Refuse a turn of its own for *message* before it is begun, where it would not fit as a whole.
 
         Raises:
@@ -98,7 +93,8 @@ class Recorder:
         self.session._enter()  # only the session's own thread may ask
         sink = self.session._sink
         if sink is not None:
-            sink.admit(len(encode(message, what="user/message")) + _REST_OF_A_TURN)
+            size = len(encode(message, what="user/message")) + len(encode(trigger)) + _REST_OF_A_TURN
+            sink.admit(size, events=3)
 
     def message(self, content: Content | JsonLike, source: JsonLike | None, id: str | None) -> dict[str, Json]:
         """The payload of a user-role message, as :func:`draft_message`, with a new id where none is given."""

@@ -51,9 +51,10 @@ _logger = logging.getLogger("sessionstore")
 class _Sink(Protocol):
     """What a store puts behind a session: it is told that something is to be written, never handed the events."""
 
-    def admit(self, size: int) -> int:
+    def admit(self, size: int, *, events: int = 1) -> int:
         """Called before an append of about *size* bytes commits, once ``_unwritten + size >= _wake_at``.
 
+        Also by who asks for room for several *events* before the first of them is appended.
         Returns the number of unwritten bytes at which it wants to be called again.  Raising refuses the append.
         """
         ...

@@ -130,18 +130,19 @@ class WriteBehind:
 
     # --- the session's side -------------------------------------------------------------------------------------
 
-    def admit(self, size: int) -> int:
-        """Take note that *size* more bytes are about to wait; the amount at which to be told again.
+    def admit(self, size: int, *, events: int = 1) -> int:
+        """Take note that *size* more bytes are about to wait, in so many *events*; the amount at which to be told again.
 
         Raises:
             StoreClosedError: the session was disposed, its store closed, or this is a forked child.
-            PendingLimitError: more than ``max_pending_bytes`` would wait.  One event alone is always taken.
+            PendingLimitError: more than ``max_pending_bytes`` would wait.  One event alone is always taken,
+                several are not.
         """
         if self._refusal is not None:
             raise StoreClosedError(self._refusal, session_id=self._session.id)
         waiting = self._session._unwritten
         limit = self._policy.max_pending_bytes - self._in_flight
-        if waiting + size > limit and waiting + self._in_flight > 0:
+        if waiting + size > limit and (events > 1 or waiting + self._in_flight > 0):
             raise PendingLimitError(
                 self._session.id, pending_bytes=waiting + self._in_flight, limit=self._policy.max_pending_bytes
             )

@@ -572,17 +572,22 @@ def test_a_full_queue_is_flushed_to_close_a_turn() -> None:
     assert types_of(session)[-1] == "turn/end"
 
 
-@pytest.mark.parametrize("size", [50, 5000])
-def test_an_injection_that_finds_no_room_leaves_no_turn_open(size: int) -> None:
-    """In strict mode a message is a turn of its own: all of it or nothing, where it would fit alone too."""
+@pytest.mark.parametrize(
+    ("size", "source_size"), [(50, 0), (5000, 0), (50, 5000), *((50, size) for size in range(1000, 2000, 50))]
+)
+def test_an_injection_that_finds_no_room_leaves_no_turn_open(size: int, source_size: int) -> None:
+    """In strict mode a message is a turn of its own: all of it or nothing, where it would fit alone too.
+
+    Its source stands in the turn twice.
+    """
     backend = FlakyBackend()
 
     async def scenario(session: StoredSession) -> None:
         backend.failure = no_space()
         with pytest.raises(PendingLimitError):
             for _ in range(1000):
-                session.inject("x" * size)
-        assert not last_turn(session._log)[1]
+                session.inject("x" * size, source={"kind": "plugin", "plugin": "p", "note": "x" * source_size})
+        assert len(session.events) % 3 == 0
         backend.failure = None
         await session.flush()
         session.inject("x")
