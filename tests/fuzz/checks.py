@@ -40,11 +40,15 @@ _INTERNAL: Final = "what is left does not make a log"
 
 
 class Known(Struct):
-    """What is known of the logs that a sample was made of: their lines with their seqs, and the faults they had."""
+    """What is known of the logs that a sample was made of: their lines with their seqs, and the faults they had.
+
+    ``mixed``: there was more than one history.
+    """
 
     lines: Mapping[bytes, tuple[int, int]]
     faults: Faults
     sound: bool
+    mixed: bool = False
 
 
 class Sample(Struct):
@@ -203,7 +207,7 @@ def _check_history(known: Known, plan: SalvagePlan, after: ScanResult) -> None:
 
     Nor where lines of two logs happen to make one that is in order: nothing in it shows that it is not one.
     """
-    if plan.verdict is Verdict.INTERRUPTED:
+    if known.mixed and plan.verdict is Verdict.INTERRUPTED:
         return
     made = {event.seq for event in plan.made}
     seq = 0
@@ -351,4 +355,4 @@ def merged(logs: Iterable[Known]) -> Known:
         lines.update(each.lines)
         faults |= each.faults
         sound = sound and each.sound
-    return Known(lines, faults, sound)
+    return Known(lines, faults, sound, mixed=True)

@@ -72,7 +72,7 @@ def _cuts(rng: random.Random, size: int) -> list[int]:
 def _known(scene: Scene, names: list[str]) -> Known:
     logs = [scene.original, scene.other] if STRANGERS.intersection(names) else [scene.original]
     if len(logs) == 1:
-        return Known(logs[0].seqs, logs[0].faults, logs[0].sound)
+        return Known(logs[0].seqs, logs[0].faults, logs[0].sound, mixed=bool(logs[0].branch))
     return merged(Known(log.seqs, log.faults, log.sound) for log in logs)
 
 
