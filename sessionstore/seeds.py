@@ -13,8 +13,8 @@ from sessionstore.errors import InvalidEventError, UnsupportedFormatError
 from sessionstore.legacy import RETIRED_MESSAGES, legacy_message
 from sessionstore.lossless import decode
 from sessionstore.vocabulary import (
+    RESERVED_FOR_ROWS,
     RETIRED_TYPES,
-    ROW_NAME,
     ROW_NAMES,
     SURFACE_TYPES,
     decode_payload,
@@ -44,7 +44,7 @@ def check_seed_event(event: Event) -> None:
         _refuse_marker(event)
         return
     if name in ROW_NAMES:
-        raise InvalidEventError(ROW_NAME, event_type=name, seq=event.seq)
+        raise InvalidEventError(RESERVED_FOR_ROWS, event_type=name, seq=event.seq)
     raw = event.data_json
     retired = retired_form(name, raw)
     if retired is not None:

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PAYLOADS",
+    "RESERVED_FOR_ROWS",
     "RETIRED_TYPES",
-    "ROW_NAME",
     "ROW_NAMES",
     "SURFACE_TYPES",
     "TYPE_OF",
@@ -271,7 +271,7 @@ def validate_payload(type: str, raw: bytes, types: EventTypes | None = None) -> 
     if type in RETIRED_TYPES:
         raise InvalidEventError(_RETIRED, event_type=type)
     if type in ROW_NAMES:
-        raise InvalidEventError(ROW_NAME, event_type=type)
+        raise InvalidEventError(RESERVED_FOR_ROWS, event_type=type)
     if types is not None and type in types:
         try:
             return types.decode(type, raw)
@@ -305,7 +305,7 @@ def encode_payload(value: Struct, types: EventTypes | None = None) -> tuple[str,
     return name, raw, validate_payload(name, raw, types)
 
 
-ROW_NAME: Final = "the name of a packed row, which no event may have as its type"
+RESERVED_FOR_ROWS: Final = "the name of a packed row, which no event may have as its type"
 _RETIRED: Final = "a retired form of old logs, which this version neither reads nor writes"
 
 
