@@ -35,7 +35,7 @@ test-all: $(BIN)/.extra-test  ## all tests, with more examples for the propertie
 crash: crash-enum  ## all that crashes something
 	HYPOTHESIS_PROFILE=ci $(PYTEST) --timeout=600 -m crash
 
-crash-enum: $(BIN)/.extra-test  ## open more than 100,000 images that a power cut could leave (about ten minutes on two idle cores)
+crash-enum: $(BIN)/.extra-test  ## open more than 100,000 images that a power cut could leave (a quarter of an hour on two idle cores)
 	$(BIN)/python -m tests.crash.run_enumeration --images 100000
 
 crash-kill: $(BIN)/.extra-test  ## kill a thousand agents, at least twenty in every class of moments
