@@ -23,6 +23,7 @@ from sessionstore.backends.jsonl.heads import WHOLE, Head, LogView, read_head
 from sessionstore.backends.jsonl.index import load_index
 from sessionstore.backends.jsonl.lock import lock_path, probe
 from sessionstore.backends.jsonl.lookup import project_directories
+from sessionstore.backends.jsonl.reading import Pauses
 from sessionstore.backends.jsonl.tails import Tail, read_tail
 from sessionstore.backends.paths import (
     LOCK_NAME,
@@ -69,6 +70,7 @@ def list_sessions(files: Files, root: str, *, cwd: str | AnyCwd | None, lock_dir
         StorageError: the root cannot be listed.
     """
     rows: list[tuple[str, SessionInfo]] = []
+    pause = Pauses()
     for project in project_directories(files, root):
         directory = os.path.join(root, project)
         try:
@@ -82,6 +84,7 @@ def list_sessions(files: Files, root: str, *, cwd: str | AnyCwd | None, lock_dir
             row = _list_one(files, _Place(root, project, name, f"{directory}/{name}"), lock_dir)
             if row is not None:
                 rows.append((project, row))
+            pause()
     counts = Counter(row.id for _, row in rows)
     return [_unique(row, counts[row.id]) for project, row in rows if _matches(row, project, cwd)]
 
@@ -90,10 +93,12 @@ def look_closer(files: Files, page: Page) -> Page:
     """*page*, if it is no longer than people read, with the status that the last 64 KiB of each log show.  Blocks."""
     if len(page.sessions) > CLOSE_LOOK:
         return page
-    return structs.replace(page, sessions=tuple(_look_closer(files, row) for row in page.sessions))
+    pause = Pauses()
+    return structs.replace(page, sessions=tuple(_look_closer(files, row, pause) for row in page.sessions))
 
 
-def _look_closer(files: Files, row: SessionInfo) -> SessionInfo:
+def _look_closer(files: Files, row: SessionInfo, pause: Pauses) -> SessionInfo:
+    pause()
     if row.status not in {"ok", "live"} or row.bytes <= WHOLE or row.location is None:
         return row
     try:

@@ -9,6 +9,7 @@ that it does not have; the caller asks :func:`unchanged` and reads again.
 from __future__ import annotations
 
 import contextlib
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -34,15 +35,33 @@ if TYPE_CHECKING:
     from sessionstore.backends.jsonl.lookup import Found
     from sessionstore.vocabulary import EventTypes
 
-__all__ = ["Reading", "open_log", "read_log", "read_suffix", "unchanged"]
+__all__ = ["Pauses", "Reading", "open_log", "read_log", "read_suffix", "unchanged"]
 
-_PIECE: Final = 256 * 1024
-"""Bytes read or scanned at a time, a few milliseconds of work: a thread that waits for the GIL gets it while more is
-read, or demands it, as Python has it, after five milliseconds."""
+_PIECE: Final = 64 * 1024
+"""Bytes scanned between two looks at the clock: about a millisecond of work."""
+
+_WORK: Final = 0.003
+"""Seconds of work between two pauses."""
+
+_PAUSE: Final = 5e-5
+"""Seconds.  A thread that waits for the GIL needs about so long to wake up; a pause of 0 is over before."""
 
 _BLOCK: Final = 64 * 1024
 _WHOLE: Final = 1024 * 1024
 _GOOD: Final = frozenset({Verdict.CLEAN, Verdict.INTERRUPTED, Verdict.TORN})
+
+
+class Pauses:
+    """Call it often in a worker: every few milliseconds it lets the event loop's thread have the GIL."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def __call__(self) -> None:
+        """Pause if it is time to."""
+        if time.monotonic() - self._last > _WORK:
+            time.sleep(_PAUSE)
+            self._last = time.monotonic()
 
 
 class Reading(Struct):
@@ -87,9 +106,11 @@ def read_log(
     """
     scanner = LogScanner(types=types)
     frames = FrameReader() if found.compression == "zstd" else None
+    pause = Pauses()
     with open_log(files, found, session_id) as (fd, stat):
         for piece in _decoded(read_chunks(files, fd, 0, stat.size, chunk=_PIECE), frames, live=live):
             scanner.feed(piece)
+            pause()
         scan = _check_place(files, found, session_id, scanner.finish(live=live))
         checkpoint = None
         if frames is None and scan.verdict in _GOOD:
@@ -246,12 +267,14 @@ def _read_records(
 def _lines(files: Files, fd: int, start: int, size: int) -> Iterator[bytes]:
     """The whole lines from *start* on, without their newlines; what follows the last newline is left out."""
     parts: list[bytes] = []
+    pause = Pauses()
     for piece in read_chunks(files, fd, start, size, chunk=_PIECE):
         head, newline, rest = piece.rpartition(b"\n")
         parts.append(head if newline else rest)
         if newline:
             yield from b"".join(parts).split(b"\n")
             parts = [rest]
+        pause()
 
 
 def _record(line: bytes) -> Record:
