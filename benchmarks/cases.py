@@ -309,7 +309,10 @@ def _percentiles(name: str, gaps: list[float]) -> Figures:
 
 
 def heartbeat(root: str) -> Figures:
-    """Gaps of a 1 ms heartbeat (ms): the session in *root* is resumed, extended and read, and 10,000 are listed."""
+    """Gaps of a 1 ms heartbeat (ms) while the session in *root* is resumed, extended and read from.
+
+    Then while one of a million lines is resumed, and while 10,000 sessions are listed.
+    """
     from sessionstore import SessionStore
 
     async def main(place: Path) -> Figures:
@@ -330,6 +333,10 @@ def heartbeat(root: str) -> Figures:
             figures |= _percentiles("flush", await _gaps(session.flush))  # type: ignore[attr-defined]
             await session.flush()  # type: ignore[attr-defined]
             figures |= _percentiles("read_from", await _gaps(lambda: store.read_from("bench", session.seq - 100)))
+        write_notes(place / "notes", 1_000_000)
+        async with SessionStore(place / "notes") as store:
+            figures |= _percentiles("lines", await _gaps(lambda: store.resume("notes")))
+        gc.collect()  # the freeing of a million lines is not what a list costs
         write_many(place / "many", 10_000, beside=True)
         async with SessionStore(place / "many") as store:
             figures |= _percentiles("list", await _gaps(store.list))
@@ -338,6 +345,16 @@ def heartbeat(root: str) -> Figures:
 
     with scratch() as place:
         return asyncio.run(main(place))
+
+
+def write_notes(root: Path, events: int) -> None:
+    """Write a session of small events, a line each."""
+    log = root / "--w--" / "notes" / "session.jsonl"
+    log.parent.mkdir(parents=True)
+    line = b'{"type":"my/note","seq":%d,"time":%d,"data":{"text":"a note of some words"}}\n'
+    with log.open("wb") as file:
+        file.write(b'{"type":"session","version":0,"id":"notes","createdAt":0,"cwd":"/w","delegationDepth":0}\n')
+        file.writelines(line % (seq, 1_700_000_000_000 + seq) for seq in range(events))
 
 
 def write_many(root: Path, sessions: int, *, beside: bool) -> None:
