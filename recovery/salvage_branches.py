@@ -217,7 +217,8 @@ def drop_garbled(strung: Strung) -> list[Segment]:
     """Take out the segments of one record that stand in the place of the record that is missing there.
 
     Such a record's seq is what was damaged: it must neither fork the log nor leave a hole of a billion events.
-    It stays where its seq continues another record and nothing else has it.
+    It stays where its seq continues another record and nothing else has it, where a copy of it bears it out, and,
+    if it is a row, where it holds a seq that nothing else has.
     """
     if len(strung.segments) < 2:
         return []

@@ -34,7 +34,7 @@ from sessionstore.surface import Change, Surface
 from sessionstore.vocabulary import SURFACE_TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sessionstore.recovery.salvage_find import Junk, Piece
 
@@ -100,14 +100,24 @@ def mend(pieces: Sequence[Piece], junk: Junk, *, created_at: int, begin: int, mi
             known.refused |= unmatched
         else:
             break
-    # A replacement that fell in one round and stands in a later one may cover what was left out in between.
+    return _second_look(attempt, known, mender, mended)
+
+
+def _second_look(
+    attempt: Callable[[], tuple[_Mender, Mended]], known: _Lesson, mender: _Mender, mended: Mended
+) -> Mended:
+    """Let in what was left out in between, while a replacement lay fallen that stands now and covers it."""
     known.refused |= mender.parted
     parted = sorted(mender.parted)[-_SECOND_LOOKS:] if known.distrusted else []
     for seq in (*reversed(parted), *parted):  # twice, because one may need another
         if seq in known.admitted:
             continue
         known.admitted.add(seq)
-        again, result = attempt()
+        try:
+            again, result = attempt()
+        except RefusedError:  # what is there already is a history
+            known.admitted.remove(seq)
+            continue
         if result.kept > mended.kept and again.fallen <= mender.fallen and again.unmatched() <= mender.unmatched():
             mender, mended = again, result
         else:
